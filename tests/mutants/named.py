@@ -16,7 +16,7 @@ from ogive.client.consumer.allocate import average, consistent_hash
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.corrupt_messages import Readings
 from ogive.client.consumer.group_client import GroupClient
-from ogive.client.consumer.member import PushMember
+from ogive.client.consumer.member import Member
 from ogive.client.consumer.offset_store import Offsets, read_offsets
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.outcome import failed, read
@@ -113,7 +113,7 @@ group.entries.clear()
         to="calls.pop(next(iter(calls), 0), None)",
     ),
     "queue lock not renewed": Fault(
-        at=PushMember,
+        at=Member,
         change="""self._jobs.append(
             group.every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks")
         )""",
@@ -170,13 +170,13 @@ group.entries.clear()
     ),
     "case 4: an illegal offset is followed without a check": Fault(
         at=PullService,
-        change="await self._repair(process_queue, result.next_offset)",
+        change="await self._rebalancer.go_to(process_queue, result.next_offset)",
         to="process_queue.pull_offset = result.next_offset",
     ),
     "case 5: a failed send-back counts as done": Fault(
         at=SendBack,
         change="self._strand(process_queue, message)\nreturn",
-        to="self._returned(process_queue, message)\nreturn",
+        to="self._group.finish_message(process_queue, message)\nreturn",
     ),
     "case 6: a failing batch is sent back whole": Fault(
         at=ConcurrentService,
@@ -222,12 +222,12 @@ group.entries.clear()
         to="pass",
     ),
     "case 12: queues are not given up at the end": Fault(
-        at=PushMember,
+        at=Member,
         change="await self._rebalancer.give_up_all()",
         to="pass",
     ),
     "case 13: the pulls of a queue that leaves go on": Fault(
-        at=PullService.stop,
+        at=PullService.left,
         change="task = self._tasks.get(process_queue)",
         to="return",
     ),
@@ -257,7 +257,7 @@ group.entries.clear()
     ),
     "case 16: a renewal does not start the queue again": Fault(
         at=Rebalancer,
-        change="self._renewed(held[queue])",
+        change="self._receiver.submit(held[queue], ())",
         to="pass",
     ),
     "case 16: the locks of before a restart are free at once": Fault(

@@ -32,16 +32,16 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.corrupt_messages import Readings, Stuck, no_way_on, passed_over
+from ogive.client.consumer.delivery import ConsumeService, TopicDelivery
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.namespaced_listener import wired
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.orderly import OrderlyService
-from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.rebalance import lease_time
 from ogive.client.consumer.running_info import Statistics
-from ogive.client.consumer.send_back import returns
-from ogive.client.consumer.subscription import ConsumeService, MemberContext
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, decoded
 from ogive.client.routes import MASTER_ID
@@ -64,7 +64,6 @@ LEASE_WAIT_S: Final = 90.0
 LOOK_S: Final = 0.25
 PROGRESS_S: Final = 1.0
 CLOSE_S: Final = 10.0
-DEAD_LETTER_LEVEL: Final = -1
 
 
 class QueueTaken(OgiveError):
@@ -139,19 +138,13 @@ class Consuming:
             Statistics(self._loop.time()),
             observer=self._tally,
         )
-        self._retries = retry_topic(name)
-        self._subscriptions = {one.config.topic: one.config.subscription(0) for one in listeners}
-        self._subscriptions[self._retries] = SubscriptionData(topic=self._retries, version=0)
-        self._services: dict[str, ConsumeService] = {
-            one.config.topic: self._service(one) for one in listeners
-        }
-        self._rejected = returns(
-            self._group,
-            listeners[0],
-            config,
-            returned=self._group.finish_message,
-            redeliver=self._reject,
-        )
+        retries = retry_topic(name)
+        self._subscriptions = self._group.state.topics
+        self._subscriptions |= {one.config.topic: one.config.subscription(0) for one in listeners}
+        self._subscriptions[retries] = SubscriptionData(topic=retries, version=0)
+        self._delivery = TopicDelivery(self._group, listeners[0], config)
+        for one in listeners:
+            self._delivery.services[one.config.topic] = self._service(one)
 
     def _service(self, listener: AnyListener) -> ConsumeService:
         return (
@@ -165,12 +158,11 @@ class Consuming:
 
         Raises OgiveError for the first that cannot be finished, when nothing runs any more.
         """
-        for service in self._services.values():
-            service.start()
+        self._delivery.start()
         telling = self._group.spawn(
             every(
                 PROGRESS_S,
-                lambda: self._store.persist(list(self._group.held)),
+                lambda: self._store.persist(list(self._group.state.held)),
                 name="progress",
                 first_after_s=PROGRESS_S,
             ),
@@ -183,13 +175,10 @@ class Consuming:
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
-            left = list(self._group.held.values())
+            left = list(self._group.state.held.values())
             for process_queue in left:
-                if not process_queue.dropped:
-                    process_queue.move_to(QueueState.DROPPED)
-            for service in self._services.values():
-                await service.stop(CLOSE_S, None)
-            await self._rejected.close(CLOSE_S)
+                self._group.state.drop(process_queue)
+            await self._delivery.stop(CLOSE_S, None)
             telling.cancel()
             for process_queue in left if self._orderly else ():
                 # else its call still runs: the lock keeps the others away until its lease ends
@@ -227,7 +216,7 @@ class Consuming:
         if begun > wanted.start:
             log.info("%s: %d to %d were already consumed", queue, wanted.start, begun)
         process_queue = ProcessQueue(queue, begun, leased_until)
-        self._group.held[queue] = process_queue
+        self._group.state.hold(process_queue)
         renewing = (
             self._group.spawn(self._renew(process_queue), f"lock {queue}")
             if self._orderly
@@ -247,7 +236,8 @@ class Consuming:
         finally:
             if renewing is not None:
                 renewing.cancel()
-        del self._group.held[queue]
+        if self._group.state.is_held(process_queue):
+            self._group.state.drop(process_queue)
         if self._orderly:
             await self._unlock(queue)
         return Done(wanted, begun, *self._tally.of(queue))
@@ -283,7 +273,7 @@ class Consuming:
                     for one in select(result.messages, subscription)
                     if one.queue_offset < wanted.end
                 ]
-                self._deliver(process_queue, process_queue.put(ours, following))
+                self._delivery.submit(process_queue, process_queue.put(ours, following))
                 continue
             empty_since = self._loop.time() if empty_since is None else empty_since
             if self._loop.time() - empty_since > AWAY_S:
@@ -364,26 +354,6 @@ class Consuming:
             raise exc
         return min(deadline, now + AWAY_S)
 
-    def _deliver(self, process_queue: ProcessQueue, fresh: Sequence[MessageExt]) -> None:
-        by_topic: dict[str, list[MessageExt]] = {}
-        for message in fresh:
-            if message.is_compressed:
-                self._reject(process_queue, message)
-            else:
-                by_topic.setdefault(message.topic, []).append(message)
-        fallback = next(iter(self._services.values()))
-        for topic, messages in by_topic.items():
-            self._services.get(topic, fallback).submit(process_queue, messages)
-
-    def _reject(self, process_queue: ProcessQueue, message: MessageExt) -> None:
-        """Reject a message that cannot be decompressed here: it would fail for ever."""
-        log.error(
-            "%s/%d cannot be decompressed and goes to the dead-letter topic",
-            message.queue,
-            message.queue_offset,
-        )
-        self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL, "it cannot be inflated")
-
     def _check(self, process_queue: ProcessQueue) -> None:
         if process_queue.dropped or lease_time(self._loop.time()) >= process_queue.leased_until:
             raise QueueTaken(f"the lock of {process_queue.queue} was lost")
@@ -446,8 +416,8 @@ class Consuming:
                 continue
             if granted and asked_at < process_queue.leased_until:
                 process_queue.leased_until = asked_at + self._config.lock_lease_s
-            elif refused and not process_queue.dropped:
-                process_queue.move_to(QueueState.DROPPED)
+            elif refused and self._group.state.is_held(process_queue):
+                self._group.state.drop(process_queue)
 
     async def _unlock(self, queue: MessageQueue) -> None:
         try:

@@ -29,7 +29,7 @@ from typing import Any, Final
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
-from ogive.client.consumer.process_queue import ProcessQueue, until_quiet
+from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import Replier, returns
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
@@ -88,14 +88,8 @@ class ConcurrentService:
             self._workers = ThreadWorkers(
                 self._run, self._finished, failed=broken, count=count, name=name
             )
-        self._failed_messages = returns(
-            group,
-            listener,
-            config,
-            returned=group.finish_message,
-            redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
-        )
-        self._replier = Replier(group.calls, group.spawn, done=group.finish_message)
+        self._failed_messages = returns(group, listener, config, self.submit)
+        self._replier = Replier(group)
 
     def start(self) -> None:
         self._workers.start()
@@ -117,13 +111,10 @@ class ConcurrentService:
                 ]
             )
 
-    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Wait until no call of the queue runs, no message of it is being sent back, and no reply
-        to one is on its way.
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
+        """Return True while a call of the queue runs, a message of it is being sent back, or a
+        reply to one is on its way.
         """
-        return await until_quiet(self._is_busy, process_queue, timeout_s)
-
-    def _is_busy(self, process_queue: ProcessQueue) -> bool:
         running = any(batch[0] is process_queue for _, batch in self._workers.running())
         self._workers.collect()
         return (

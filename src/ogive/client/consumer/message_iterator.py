@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 from ogive.client.consumer.concurrent import EXPIRED_LEVEL
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
-from ogive.client.consumer.process_queue import ProcessQueue, until_quiet
+from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import AnyListener, Later
@@ -141,13 +141,7 @@ class DeliveryService:
         self._closed = False
         self._expiry: asyncio.Task[Any] | None = None
         self._failure: BaseException | None = None
-        self._failed_messages = returns(
-            group,
-            listener,
-            config,
-            returned=group.finish_message,
-            redeliver=lambda process_queue, message: self.submit(process_queue, [message]),
-        )
+        self._failed_messages = returns(group, listener, config, self.submit)
 
     def start(self) -> None:
         period = min(1.0, self._timeout_s / 4)
@@ -186,11 +180,8 @@ class DeliveryService:
                     self._wake(1)
                 raise
 
-    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Wait until every message of the queue that was handed out is settled."""
-        return await until_quiet(self._is_busy, process_queue, timeout_s)
-
-    def _is_busy(self, process_queue: ProcessQueue) -> bool:
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
+        """Return True while a message of the queue that was handed out is not settled."""
         return any(one is process_queue for one, _ in self._out) or self._failed_messages.is_busy(
             process_queue
         )

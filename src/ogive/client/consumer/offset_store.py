@@ -68,6 +68,10 @@ class OffsetStore(Protocol):
 
     def update(self, queue: MessageQueue, offset: int) -> None: ...
 
+    def move(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, also back."""
+        ...
+
     def repair(self, queue: MessageQueue, offset: int) -> None:
         """Set the offset, also back, and keep it until ``thaw``, or until the queue is
         forgotten.

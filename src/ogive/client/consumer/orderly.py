@@ -106,7 +106,6 @@ class OrderlyService:
         self._turn = TURN_MESSAGES // self._batch * self._batch or self._batch
         self._loop = asyncio.get_running_loop()
         self._paused: dict[ProcessQueue, asyncio.TimerHandle] = {}
-        self._quiet: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._retrying: set[asyncio.Task[Any]] = set()
         self._dead_letters = DeadLetters(group.name)
         self._stopping = False
@@ -135,12 +134,8 @@ class OrderlyService:
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         self._dispatch(process_queue)
 
-    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        self._resume(process_queue)
-        if process_queue.busy:
-            ended = self._quiet.setdefault(process_queue, self._loop.create_future())
-            await asyncio.wait((ended,), timeout=timeout_s)
-        return not process_queue.busy
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
+        return process_queue.busy
 
     async def stop(self, timeout_s: float, caller: object) -> None:
         self._stopping = True
@@ -258,9 +253,6 @@ class OrderlyService:
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         process_queue.busy = False
-        waiter = self._quiet.pop(process_queue, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
         self._dispatch(process_queue)
 
     async def _retry(
@@ -315,7 +307,5 @@ class OrderlyService:
         self._paused[process_queue] = self._loop.call_later(delay, self._resume, process_queue)
 
     def _resume(self, process_queue: ProcessQueue) -> None:
-        timer = self._paused.pop(process_queue, None)
-        if timer is not None:
-            timer.cancel()
-            self._dispatch(process_queue)
+        del self._paused[process_queue]
+        self._dispatch(process_queue)

@@ -28,17 +28,18 @@ Differs from Java
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.corrupt_messages import Readings, Stuck, no_way_on, passed_over
+from ogive.client.consumer.delivery import Receiver
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.subscription import MemberContext
+from ogive.client.consumer.rebalance import Rebalancer
+from ogive.client.consumer.subscription import MemberContext, QueueObserver
 from ogive.client.routes import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated, TransportError
-from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus
+from ogive.model import MessageQueue, PullResult, PullStatus
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.message import DamagedMessage, NoRecord
 
@@ -50,10 +51,6 @@ IDLE_PAUSE_S: Final = 0.05
 # when the group's total is used up, other queues may make room unseen
 FULL_LOOK_S: Final = 0.05
 FULL_REPORT_EVERY: Final = 1000
-
-Deliver = Callable[[ProcessQueue, Sequence[MessageExt]], None]
-Repair = Callable[[ProcessQueue, int], Awaitable[None]]
-Verify = Callable[[ProcessQueue], Awaitable[None]]
 
 
 def moved(result: PullResult, asked: int, group: str) -> str:
@@ -89,35 +86,25 @@ class Outages:
         return failed and all(other.broker_name != queue.broker_name for other in self._failing)
 
 
-class PullService:
-    """Fills the process queues of one group.
+class PullService(QueueObserver):
+    """Fills the process queues of one group, each as long as it is held.
 
-    *deliver* gets what is new in a queue, *reject* what of it cannot be read (where nobody rejects,
-    it is delivered as it is); *repair* puts a queue at another offset; *verify* settles a doubt
-    about it (``ProcessQueue.doubted``), or raises OgiveError. With *post_subscription* each pull
-    says what it wants, so that it works without heartbeats (postSubscriptionWhenPull).
+    *receiver* gets what is new in a queue; *rebalancer* puts a queue at another offset, and settles
+    a doubt about it (``ProcessQueue.doubted``).
     """
 
     def __init__(
         self,
         group: MemberContext,
         config: ConsumerConfig,
-        subscriptions: Mapping[str, SubscriptionData],
-        *,
-        deliver: Deliver,
-        reject: Deliver | None = None,
-        repair: Repair,
-        verify: Verify,
-        post_subscription: bool = False,
+        receiver: Receiver,
+        rebalancer: Rebalancer,
     ) -> None:
         self._group = group
+        self._state = group.state
         self._config = config
-        self._subscriptions = subscriptions
-        self._deliver = deliver
-        self._reject = reject
-        self._repair = repair
-        self._verify = verify
-        self._post_subscription = post_subscription
+        self._receiver = receiver
+        self._rebalancer = rebalancer
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         # topics of which messages came that the filter does not want
@@ -126,8 +113,9 @@ class PullService:
         self._times_full = 0
         self._may_pull = asyncio.Event()
         self._may_pull.set()
+        self._state.observers.append(self)
 
-    def start(self, process_queue: ProcessQueue) -> None:
+    def taken(self, process_queue: ProcessQueue) -> None:
         task = self._group.spawn(
             self._pull_while_held(process_queue), f"pull {process_queue.queue}"
         )
@@ -138,7 +126,7 @@ class PullService:
         self._tasks.pop(process_queue, None)
         self._outages.ends(process_queue.queue)
 
-    def stop(self, process_queue: ProcessQueue) -> None:
+    def left(self, process_queue: ProcessQueue) -> None:
         """The answer to a pull in flight is ignored."""
         task = self._tasks.get(process_queue)
         if task is not None:
@@ -156,10 +144,6 @@ class PullService:
     def resume(self) -> None:
         self._may_pull.set()
 
-    @property
-    def suspended(self) -> bool:
-        return not self._may_pull.is_set()
-
     # --- one queue --------------------------------------------------------------------------------
 
     async def _pull_while_held(self, process_queue: ProcessQueue) -> None:
@@ -173,7 +157,7 @@ class PullService:
                 continue
             try:
                 if process_queue.doubted:
-                    await self._verify(process_queue)
+                    await self._rebalancer.verify(process_queue)
                     continue
                 await self._pull_once(process_queue, readings)
             except DamagedMessage as exc:
@@ -203,7 +187,7 @@ class PullService:
         ):
             return 1.0
         if process_queue.count and (
-            sum(other.bytes for other in self._group.held.values()) > config.max_total_bytes
+            sum(other.bytes for other in self._state.held.values()) > config.max_total_bytes
             or self._topic_full(process_queue.queue.topic)
         ):
             return FULL_LOOK_S
@@ -213,7 +197,7 @@ class PullService:
         messages, bytes_ = self._config.max_topic_messages, self._config.max_topic_bytes
         if messages is None and bytes_ is None:
             return False
-        held = [other for queue, other in self._group.held.items() if queue.topic == topic]
+        held = [other for queue, other in self._state.held.items() if queue.topic == topic]
         return (messages is not None and sum(other.count for other in held) > messages) or (
             bytes_ is not None and sum(other.bytes for other in held) > bytes_
         )
@@ -246,8 +230,8 @@ class PullService:
             broker_id=process_queue.suggested_broker_id,
             max_messages=readings.limit(config.pull_batch_size),
             max_bytes=config.pull_batch_bytes,
-            subscription=self._subscriptions[queue.topic],
-            post_subscription=self._post_subscription,
+            subscription=self._state.topics[queue.topic],
+            post_subscription=self._group.polled,
             suspend_s=config.pull_suspend_s,
         )
         readings.was_right()
@@ -273,27 +257,17 @@ class PullService:
                 process_queue.pull_offset,
                 result.next_offset,
             )
-        subscription = self._subscriptions[process_queue.queue.topic]
+        subscription = self._state.topics[process_queue.queue.topic]
         wanted = select(result.messages, subscription)
         if len(wanted) < len(result.messages):
             self._report_unwanted(subscription)
         fresh = process_queue.put(wanted, result.next_offset)
         if fresh:
-            self._hand_on(process_queue, fresh)
+            self._receiver.submit(process_queue, fresh)
         elif not process_queue.count:
             # nothing of it was for us: that is progress too
             self._group.finish(process_queue, ())
         return len(wanted)
-
-    def _hand_on(self, process_queue: ProcessQueue, fresh: Sequence[MessageExt]) -> None:
-        unreadable = [message for message in fresh if message.is_compressed]
-        if self._reject is None or not unreadable:
-            self._deliver(process_queue, fresh)
-            return
-        readable = [message for message in fresh if not message.is_compressed]
-        if readable:
-            self._deliver(process_queue, readable)
-        self._reject(process_queue, unreadable)
 
     def _report_unwanted(self, subscription: SubscriptionData) -> None:
         # once for each topic
@@ -301,8 +275,8 @@ class PullService:
         self._unwanted.add(subscription.topic)
         log.log(
             level,
-            "the broker sends %s messages of %s that do not match %s: members of a group must "
-            "subscribe alike, or messages are lost",
+            "the broker sends %s messages of %s that do not match %s: all members of a group "
+            "must have the same subscriptions, or messages are lost",
             self._group.name,
             subscription.topic,
             subscription.expression,
@@ -373,7 +347,7 @@ class PullService:
         # it may send us back and forth
         await asyncio.sleep(IDLE_PAUSE_S)
         if process_queue.active:
-            await self._repair(process_queue, result.next_offset)
+            await self._rebalancer.go_to(process_queue, result.next_offset)
 
     async def _after_failure(self, process_queue: ProcessQueue, exc: OgiveError) -> None:
         process_queue.suggested_broker_id = 0

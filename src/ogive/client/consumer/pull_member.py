@@ -31,45 +31,52 @@ Differs from Java
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.consumer.group_client import GroupClient
+from ogive.client.consumer.member import Member
 from ogive.client.consumer.offset_store import RemoteOffsetStore
-from ogive.client.consumer.process_queue import ProcessQueue, QueueState, until_quiet
-from ogive.client.consumer.pull_loop import PullService
-from ogive.client.consumer.rebalance import Begin, Rebalancer, difference
-from ogive.client.consumer.running_info import Statistics, left_behind, queue_info, stuck
-from ogive.client.consumer.subscription import MemberContext, OnChange
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.rebalance import Begin, difference
+from ogive.client.consumer.running_info import Statistics
+from ogive.client.consumer.subscription import MemberContext, OnChange, QueueObserver
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import Start, consume_from_where, is_async, validate_start
-from ogive.errors import IllegalStateError, InvalidOption, NoRoute
+from ogive.client.listener import Start, is_async, validate_start
+from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, validate_group, validate_topic
-from ogive.transport.event_loop import cancel_all
-from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.clients import SubscriptionData
 
 
-class Prefetch:
+class Prefetch(QueueObserver):
     """Pulled messages that were not returned yet, by queue, and those that the last ``take``
     returned.
 
-    Nothing is returned of a queue that is given up or paused. The process queues bound the size:
-    both kinds of messages count there as unfinished.
+    Takes the place of a listener in a member of a group. Nothing is returned of a queue that is
+    given up or paused. The process queues bound the size: both kinds of messages count there as
+    unfinished.
     """
 
     def __init__(self) -> None:
         # the queue that has waited longest comes first
         self._ready: dict[ProcessQueue, deque[MessageExt]] = {}
         self._in_hand: dict[ProcessQueue, list[MessageExt]] = {}
+        self.news = asyncio.Event()
+        """Set for the poll that waits: there are messages, or something else to look at."""
 
-    def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        for message in messages:
+            if message.is_compressed:
+                log.error(
+                    "%s/%d cannot be decompressed and is handed out as it is",
+                    message.queue,
+                    message.queue_offset,
+                )
         self._ready.setdefault(process_queue, deque()).extend(messages)
+        self.news.set()
 
     def take(self, max_messages: int) -> list[MessageExt]:
         """Hand out: from each queue in order, and from all queues in turn."""
@@ -104,9 +111,9 @@ class Prefetch:
             if not process_queue.dropped:
                 self._ready.setdefault(process_queue, deque()).extendleft(reversed(batch))
 
-    def has_in_hand(self, process_queue: ProcessQueue) -> bool:
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
         """Return True if the last ``take`` returned messages of the queue, which are not settled
-        yet.
+        yet: the next poll says that they are done.
         """
         return process_queue in self._in_hand
 
@@ -114,13 +121,10 @@ class Prefetch:
         """Forget the last messages, which nobody will finish."""
         self._in_hand.clear()
 
-    def discard_dropped(self) -> None:
-        """Free what was pulled from queues that are not held any more."""
-        self._ready = {
-            process_queue: ready
-            for process_queue, ready in self._ready.items()
-            if not process_queue.dropped
-        }
+    def left(self, process_queue: ProcessQueue) -> None:
+        """Free what was pulled from a queue that is not held any more."""
+        if process_queue.dropped:
+            self._ready.pop(process_queue, None)
 
     def position(self, process_queue: ProcessQueue) -> int:
         """The offset that is handed out next."""
@@ -165,103 +169,54 @@ class PullSettings:
         validate_start(self.start)
 
 
-class PullMember:
+class PullMember(Member, QueueObserver):
     """One pull consumer between its start and its end."""
 
     def __init__(
         self, instance: ClientInstance, settings: PullSettings, config: ConsumerConfig
     ) -> None:
-        self.group = settings.group or TOOLS_GROUP
-        self._settings = settings
-        self._config = config
-        self._started_ms = time.time_ns() // 1_000_000
-        self.calls = calls = GroupClient(instance, self.group)
-        auto_commit = settings.auto_commit and settings.group is not None
-        self._loop = asyncio.get_running_loop()
-        self._store = RemoteOffsetStore(calls)
-        self._group = group = MemberContext(
-            self.group,
+        name = settings.group or TOOLS_GROUP
+        self.calls = calls = GroupClient(instance, name)
+        self._offsets = store = RemoteOffsetStore(calls)
+        group = MemberContext(
+            name,
             instance,
             calls,
-            self._store,
-            Statistics(self._loop.time()),
-            auto_commit=auto_commit,
+            store,
+            Statistics(asyncio.get_running_loop().time()),
+            polled=True,
+            auto_commit=settings.auto_commit and settings.group is not None,
         )
-        self._subscriptions = {topic: self._subscription(topic) for topic in settings.topics}
         self._prefetch = Prefetch()
-        self._pulls = PullService(
-            group,
-            config,
-            self._subscriptions,
-            deliver=self._deliver,
-            repair=self._repair,
-            verify=self._verify,
-            post_subscription=True,
-        )
-        self._rebalancer = Rebalancer(
-            group,
-            config,
-            self._pulls,
-            starts=dict.fromkeys(settings.topics, settings.start),
-            orderly=False,
-            quiet=self._quiet,
-            changed=self._note_change,
-        )
+        super().__init__(group, config, self._prefetch)
+        self._settings = settings
+        for topic in settings.topics:
+            self._state.topics[topic] = self._subscription(topic)
+            self._state.starts[topic] = settings.start
+        self._state.observers += [self._prefetch, self]
         # of which the application does not know yet
         self._gained: set[MessageQueue] = set()
         self._lost: set[MessageQueue] = set()
-        self._news = asyncio.Event()
         # or will be: somebody says which queues are read
         self._assigned = bool(settings.topics)
         self._polling = False
         self._closed = False
         self._assigning = asyncio.Lock()
         self._commits: set[asyncio.Task[None]] = set()
-        self._jobs: list[asyncio.Task[Any]] = []
-        self._persisting: list[asyncio.Task[Any]] = []
-
-    # --- life -------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Join the group, if topics are named. A topic that does not exist yet is waited for.
-
-        Raises NoNameServer, and the BrokerError of a broker that refuses the member.
-        """
-        group, config = self._group, self._config
-        if group.auto_commit:
-            self._persisting = group.keep_progress(config)
-        if not self._settings.topics:
-            return
-        for topic in self._settings.topics:
-            try:
-                await group.instance.routes.find(topic)
-                await group.calls.check_filter(self._subscriptions[topic])
-            except NoRoute as exc:
-                log.warning("group %s waits for its topic: %s", self.group, exc)
-        group.instance.register_consumer(self)
-        await group.instance.announce()
-        self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
-        self._rebalancer.soon()
 
     async def stop(self, *, in_good_order: bool) -> None:
         """Leave the group. The last poll's messages count as finished only *in_good_order*."""
         self._closed = True
-        self._news.set()
+        self.wake()
         if in_good_order:
             self._count_in_hand()
         else:
             self._prefetch.drop_in_hand()
-        await self._rebalancer.settle()
-        await cancel_all(self._jobs)
-        await self._pulls.stop_all()
-        await self._rebalancer.give_up_all()
-        # not before: an update that is cut short could overtake the last one
-        await cancel_all(self._persisting)
-        await self._group.instance.unregister_consumer(self)
+        await self._leave()
 
     def wake(self) -> None:
-        """Let a poll that waits look again: something is wrong."""
-        self._news.set()
+        """Let a poll that waits look again: something has changed."""
+        self._prefetch.news.set()
 
     # --- polling ----------------------------------------------------------------------------------
 
@@ -282,11 +237,11 @@ class PullMember:
             self._polling = False
 
     async def _next_messages(self, timeout_s: float | None, max_messages: int) -> list[MessageExt]:
-        loop = asyncio.get_running_loop()
+        loop, news = asyncio.get_running_loop(), self._prefetch.news
         deadline = None if timeout_s is None else loop.time() + timeout_s
         while not self._closed:
-            self._news.clear()
-            self._group.instance.check_running()
+            news.clear()
+            self._context.instance.check_running()
             await self._tell_changes()
             if self._closed:
                 break
@@ -295,7 +250,7 @@ class PullMember:
                 return messages
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._news.wait()
+                    await news.wait()
             except TimeoutError:
                 break
         return []
@@ -305,11 +260,11 @@ class PullMember:
         them.
         """
         self._prefetch.take_back()
-        self._news.set()
+        self.wake()
 
     def _count_in_hand(self) -> None:
         for process_queue, offsets in self._prefetch.settle():
-            self._group.finish(process_queue, offsets)
+            self._context.finish(process_queue, offsets)
 
     async def _tell_changes(self) -> None:
         """Before anything of a new queue is handed out, so that the application may seek in it
@@ -332,12 +287,11 @@ class PullMember:
                 self._lost = set(lost) | (self._lost - set(gained))
                 raise
 
-    def _note_change(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
-        self._prefetch.discard_dropped()
+    def changed(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         # the application never knew the others
         self._lost.update(set(lost) - self._gained)
         self._gained = (self._gained - set(lost)) | set(gained)
-        self._news.set()
+        self.wake()
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -349,7 +303,7 @@ class PullMember:
                 "topics"
             )
         async with self._assigning:
-            given_up, taken = difference(self._group.held, queues)
+            given_up, taken = difference(self._state.held, queues)
             for topic in {queue.topic for queue in taken}:
                 # so that their brokers are known
                 await self.calls.queues(topic)
@@ -357,25 +311,23 @@ class PullMember:
             if self._closed:
                 raise IllegalStateError("the pull consumer is closed")
             self._assigned = True
-            self._subscriptions.update(
+            self._state.topics.update(
                 {queue.topic: self._subscription(queue.topic) for queue in taken}
             )
             await self._rebalancer.exchange(given_up, begins)
-            self._prefetch.discard_dropped()
 
     async def _begin(self, queue: MessageQueue) -> Begin:
         """Raises where it cannot be learned: a failed query is never "no offset"."""
-        offset = None if self._settings.group is None else await self._store.fetch(queue)
+        calls, store = self.calls, self._context.store
+        offset = None if self._settings.group is None else await store.fetch(queue)
         if offset is not None:
             return Begin(queue, offset, new=offset == 0)
-        return Begin(
-            queue, await self._group.calls.start_offset(queue, self._settings.start), new=True
-        )
+        return Begin(queue, await calls.start_offset(queue, self._settings.start), new=True)
 
     async def seek(self, queue: MessageQueue, to: int | Start) -> None:
         """See PullConsumer.seek."""
         self._held(queue)
-        calls = self._group.calls
+        calls = self.calls
         if isinstance(to, int):
             low, high = await asyncio.gather(calls.min_offset(queue), calls.max_offset(queue))
             if not low <= to <= high:
@@ -384,7 +336,7 @@ class PullMember:
         else:
             offset = await calls.start_offset(queue, to)
         # checked again: it may have been given up in between
-        self._jump(self._held(queue), offset)
+        self._rebalancer.jump(self._held(queue), offset)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         for process_queue in self._chosen(queues):
@@ -393,24 +345,17 @@ class PullMember:
     def resume(self, queues: Collection[MessageQueue]) -> None:
         for process_queue in self._chosen(queues):
             process_queue.resume()
-        self._news.set()
+        self.wake()
 
     def position(self, queue: MessageQueue) -> int:
         return self._prefetch.position(self._held(queue))
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        return sorted(self._group.held)
+        return sorted(self._state.held)
 
-    async def lag(self) -> dict[MessageQueue, int]:
-        held = list(self._group.held.values())
-        ends = await asyncio.gather(
-            *(self._group.calls.max_offset(process_queue.queue) for process_queue in held)
-        )
-        return {
-            p.queue: max(0, end - self._prefetch.position(p))
-            for p, end in zip(held, ends, strict=True)
-        }
+    def _reached(self, process_queue: ProcessQueue) -> int:
+        return self._prefetch.position(process_queue)
 
     def _held(self, queue: MessageQueue, *, also_releasing: bool = False) -> ProcessQueue:
         """Return the state of a queue that is held. Raises IllegalStateError.
@@ -418,7 +363,7 @@ class PullMember:
         *also_releasing*: also one that is being given up, and waits for what the last poll handed
         out.
         """
-        process_queue = self._group.held.get(queue)
+        process_queue = self._state.held.get(queue)
         if process_queue is None or not (
             also_releasing or process_queue.state is QueueState.ACTIVE
         ):
@@ -430,36 +375,8 @@ class PullMember:
         return (
             [self._held(queue) for queue in queues]
             if queues
-            else [p for p in self._group.held.values() if p.active]
+            else [p for p in self._state.held.values() if p.active]
         )
-
-    def _jump(self, process_queue: ProcessQueue, offset: int) -> None:
-        if self._group.auto_commit:
-            self._store.move(process_queue.queue, offset)
-        self._rebalancer.jump(process_queue, offset)
-        self._prefetch.discard_dropped()
-
-    async def _repair(self, process_queue: ProcessQueue, offset: int) -> None:
-        if process_queue.active:
-            self._jump(process_queue, offset)
-
-    async def _verify(self, process_queue: ProcessQueue) -> None:
-        await self._rebalancer.verify(process_queue)
-
-    async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Wait for the messages of the last poll. The next poll says that they are done."""
-        return await until_quiet(self._prefetch.has_in_hand, process_queue, timeout_s)
-
-    def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        for message in messages:
-            if message.is_compressed:
-                log.error(
-                    "%s/%d cannot be decompressed and is handed out as it is",
-                    message.queue,
-                    message.queue_offset,
-                )
-        self._prefetch.put(process_queue, messages)
-        self._news.set()
 
     # --- progress ---------------------------------------------------------------------------------
 
@@ -468,14 +385,14 @@ class PullMember:
         if self._settings.group is None:
             raise IllegalStateError("a consumer without a group commits nothing: give group=")
         if offsets is None:
-            wanted = {queue: self._prefetch.position(p) for queue, p in self._group.held.items()}
+            wanted = {queue: self._prefetch.position(p) for queue, p in self._state.held.items()}
         else:
             wanted = {
                 self._held(queue, also_releasing=True).queue: offset
                 for queue, offset in offsets.items()
             }
         task = asyncio.create_task(
-            self._store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}"
+            self._offsets.commit(wanted, again=offsets is not None), name=f"commit of {self.group}"
         )
         self._commits.add(task)
         task.add_done_callback(self._commit_done)
@@ -493,45 +410,6 @@ class PullMember:
             return None
         await self.calls.queues(queue.topic)
         return await self.calls.query_offset(queue, zero_if_young=False)
-
-    # --- what the client asks ---------------------------------------------------------------------
-
-    def consumer_data(self) -> ConsumerData:
-        return ConsumerData(
-            group=self.group,
-            consume_type="CONSUME_ACTIVELY",
-            consume_from_where=consume_from_where(self._settings.start),
-            subscriptions=tuple(self._subscriptions.values()),
-        )
-
-    def on_consumer_ids_changed(self) -> None:
-        self._rebalancer.soon()
-
-    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
-        return self._rebalancer.holdings(queues)
-
-    def running_info(self) -> bytes:
-        now, now_ms = self._loop.time(), time.time_ns() // 1_000_000
-        queues = {
-            queue: queue_info(p, self._store.read(queue), lease_s=None, now=now, now_ms=now_ms)
-            for queue, p in self._group.held.items()
-        }
-        about = {
-            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
-            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-            "consumerGroup": self.group,
-            **stuck(self._group.held.values()),
-            **left_behind(self._group.statistics.left_behind),
-        }
-        statistics = self._group.statistics
-        topics = {topic: statistics.of(topic).status(now) for topic in self._subscriptions}
-        info = ConsumerRunningInfo(
-            properties=about,
-            subscriptions=tuple(self._subscriptions.values()),
-            queues=queues,
-            topics=topics,
-        )
-        return info.encode()
 
     def _subscription(self, topic: str) -> SubscriptionData:
         return subscription(topic, self._settings.tags, self._settings.sql, self._started_ms)

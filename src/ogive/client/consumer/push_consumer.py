@@ -14,11 +14,12 @@ from typing import Any, Final, Self
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.delivery import ConsumeService
 from ogive.client.consumer.filter import warn_of_tags
 from ogive.client.consumer.member import PushMember, check_one_group
 from ogive.client.consumer.message_iterator import DeliveryService, IncomingMessage, no_function
 from ogive.client.consumer.orderly import OrderlyService
-from ogive.client.consumer.subscription import ConsumeService, MemberContext, OnChange
+from ogive.client.consumer.subscription import MemberContext, OnChange
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
 from ogive.client.with_blocks import OnlyAsyncWith

@@ -50,15 +50,15 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ogive.client.consumer.claims import Claims
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.delivery import Receiver
 from ogive.client.consumer.member_lists import MemberLists
-from ogive.client.consumer.process_queue import ProcessQueue, QueueState
-from ogive.client.consumer.pull_loop import PullService
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState, until_quiet
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import Start
 from ogive.errors import BrokerInternalError, NoRoute, OgiveError
@@ -102,10 +102,6 @@ PASS_EACH_S: Final = 0.01
 TOPICS_AT_ONCE: Final = 16
 BROKER_LEASE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 
-Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
-Changed = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], None]
-"""(taken over, given up); called on the loop at the end of a pass that changed something."""
-
 
 def difference(
     held: Collection[MessageQueue], mine: Collection[MessageQueue]
@@ -124,32 +120,16 @@ class Begin:
 
 
 class Rebalancer:
-    """Keeps ``group.held`` equal to what the strategy gives this member."""
+    """Keeps the held queues of *group* equal to what the strategy gives this member.
 
-    def __init__(
-        self,
-        group: MemberContext,
-        config: ConsumerConfig,
-        pulls: PullService,
-        *,
-        starts: dict[str, Start],
-        orderly: bool,
-        quiet: Quiet,
-        renewed: Callable[[ProcessQueue], None] = lambda _: None,
-        changed: Changed | None = None,
-    ) -> None:
-        """*renewed* is called when our lease on a queue was prolonged: it may have been over for a
-        moment, and its calls have stopped.
-        """
+    *receiver* has the messages of the queues.
+    """
+
+    def __init__(self, group: MemberContext, config: ConsumerConfig, receiver: Receiver) -> None:
         self._group = group
+        self._state = group.state
         self._config = config
-        self._pulls = pulls
-        # topic -> where to begin; the retry topic is among them
-        self._starts = starts
-        self._orderly = orderly
-        self._quiet = quiet
-        self._renewed = renewed
-        self._changed = changed
+        self._receiver = receiver
         self._wanted = asyncio.Event()
         # one change of the assignment at a time
         self._changing = asyncio.Lock()
@@ -200,7 +180,7 @@ class Rebalancer:
         now, pause_s = self._loop.time(), self._config.rebalance_pause_s
         ages = [
             now - p.releasing_since
-            for p in self._group.held.values()
+            for p in self._state.held.values()
             if p.releasing_since is not None
         ]
         if self._claims.oldest_s is not None:
@@ -212,8 +192,8 @@ class Rebalancer:
 
         Another member asks that wants them. It may know of a change before we do.
         """
-        ours = [queue for queue in queues if queue in self._group.held or queue in self._claims]
-        if any(queue in self._group.held and self._group.held[queue].active for queue in ours):
+        ours = [queue for queue in queues if queue in self._state.held or queue in self._claims]
+        if any(queue in self._state.held and self._state.held[queue].active for queue in ours):
             self.soon()
         return ours
 
@@ -242,15 +222,15 @@ class Rebalancer:
                 return self._ending or await self._rebalance_topic(topic)
 
         async with self._changing:
-            before = dict(self._group.held)
-            retries = [topic for topic in self._starts if topic.startswith(RETRY_PREFIX)]
+            before = dict(self._state.held)
+            retries = [topic for topic in self._state.starts if topic.startswith(RETRY_PREFIX)]
             results = await asyncio.gather(
-                *(one(topic) for topic in self._starts if topic not in retries)
+                *(one(topic) for topic in self._state.starts if topic not in retries)
             )
             # Last: a missing one is expected if queues were taken over.
             results += await asyncio.gather(*map(one, retries))
             await self._unlock_again()
-            if self._group.held != before:
+            if self._state.held != before:
                 await self._group.calls.heartbeat()
         return all(results) and not self._locked_still
 
@@ -275,7 +255,7 @@ class Rebalancer:
             mine = set(self._share(queues, members, me))
             held = {
                 queue: process_queue
-                for queue, process_queue in group.held.items()
+                for queue, process_queue in self._state.held.items()
                 if queue.topic == topic
             }
             given_up = sorted(
@@ -318,8 +298,7 @@ class Rebalancer:
                 len(mine),
                 len(queues),
             )
-            if self._changed is not None:
-                self._changed(added, released)
+            self._state.report(added, released)
         if mine.intersection(released):
             # It came back while its calls were waited for.
             self.soon()
@@ -347,10 +326,10 @@ class Rebalancer:
             members = []
         if self._group.instance.client_id in members:
             return members
-        for process_queue in self._group.held.values():
+        for process_queue in self._state.held.values():
             process_queue.doubted = True
         await self._group.calls.heartbeat()
-        await self._verify_doubted(list(self._group.held.values()))
+        await self._verify_doubted(list(self._state.held.values()))
         # Last: what is claimed by it must be claimed at once.
         return await self._lists.of(topic)
 
@@ -361,14 +340,12 @@ class Rebalancer:
         if not queues:
             return []
         now, wait_s = self._loop.time(), self._config.hand_over_wait_s
-        process_queues = [self._group.held[queue] for queue in queues]
+        process_queues = [self._state.held[queue] for queue in queues]
         for process_queue in process_queues:
-            if process_queue.state is QueueState.ACTIVE:
-                process_queue.move_to(QueueState.RELEASING)
-                self._pulls.stop(process_queue)
+            self._state.release(process_queue)
             if process_queue.releasing_since is None:
                 process_queue.releasing_since = now
-        quiet_s = QUIET_S if self._orderly else min(QUIET_S, wait_s)
+        quiet_s = QUIET_S if self._group.locks else min(QUIET_S, wait_s)
         quiet = await asyncio.gather(
             *(self._quiet(process_queue, quiet_s) for process_queue in process_queues)
         )
@@ -380,7 +357,7 @@ class Rebalancer:
             self._group.statistics.left_behind += 1
             why = (
                 "our lock on it is over"
-                if self._orderly
+                if self._group.locks
                 else f"waited {wait_s:g} s (hand_over_wait_s), its messages come again"
             )
             log.warning(
@@ -393,14 +370,18 @@ class Rebalancer:
         return [
             process_queue.queue
             for process_queue in (*released, *overdue)
-            if not self._is_held(process_queue)
+            if not self._state.is_held(process_queue)
         ]
+
+    async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """Return True once the queue is not busy, False if it still is after *timeout_s*."""
+        return await until_quiet(self._receiver.is_busy, process_queue, timeout_s)
 
     def _is_overdue(self, process_queue: ProcessQueue) -> bool:
         """Return True if the queue is given up whatever runs: (orderly) our lease is over, or its
         calls were waited for long enough.
         """
-        if self._orderly:
+        if self._group.locks:
             return self._lease_time() >= process_queue.leased_until
         since = process_queue.releasing_since
         return since is not None and self._loop.time() - since >= self._config.hand_over_wait_s
@@ -419,17 +400,20 @@ class Rebalancer:
     async def _let_go_of_one_broker(self, process_queues: Sequence[ProcessQueue]) -> None:
         await self._verify_doubted(process_queues)
         await self._group.store.persist(
-            [p.queue for p in process_queues if self._is_held(p) and not p.doubted], again=True
+            [p.queue for p in process_queues if self._state.is_held(p) and not p.doubted],
+            again=True,
         )
         process_queues = [
-            p for p in process_queues if self._is_held(p) and not self._waits_for_its_commit(p)
+            p
+            for p in process_queues
+            if self._state.is_held(p) and not self._waits_for_its_commit(p)
         ]
         for process_queue in process_queues:
             # Not before its progress is at the broker: its next owner begins there.
             self._drop(process_queue)
             self._group.store.forget(process_queue.queue)
         quiet = [process_queue.queue for process_queue in process_queues if not process_queue.busy]
-        if self._orderly and quiet:
+        if self._group.locks and quiet:
             await self._unlock(quiet)
 
     def _waits_for_its_commit(self, process_queue: ProcessQueue) -> bool:
@@ -444,9 +428,6 @@ class Rebalancer:
         ):
             return False
         return not self._group.store.is_saved(process_queue.queue)
-
-    def _is_held(self, process_queue: ProcessQueue) -> bool:
-        return self._group.held.get(process_queue.queue) is process_queue
 
     async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
         try:
@@ -464,7 +445,7 @@ class Rebalancer:
         """Others wait for these queues, and a broker that was away may be back before the lease is
         over.
         """
-        now, held = self._loop.time(), self._group.held
+        now, held = self._loop.time(), self._state.held
         self._locked_still = {
             queue: until
             for queue, until in self._locked_still.items()
@@ -480,7 +461,7 @@ class Rebalancer:
 
     def join(self, topic: str, start: Start) -> None:
         """Share this topic, too, from the next pass on."""
-        self._starts[topic] = start
+        self._state.starts[topic] = start
         self.soon()
 
     async def leave(self, topic: str, end_calls: Callable[[], Awaitable[None]]) -> None:
@@ -488,35 +469,32 @@ class Rebalancer:
         calls, whose results still count.
         """
         async with self._changing:
-            self._starts.pop(topic, None)
+            self._state.starts.pop(topic, None)
             self._claims.claim(topic, ())
             self._lists.forget(topic)
             leaving = [
                 process_queue
-                for queue, process_queue in self._group.held.items()
+                for queue, process_queue in self._state.held.items()
                 if queue.topic == topic
             ]
             for process_queue in leaving:
-                if process_queue.state is QueueState.ACTIVE:
-                    process_queue.move_to(QueueState.RELEASING)
-                self._pulls.stop(process_queue)
+                self._state.release(process_queue)
                 # For good, whatever its broker says.
                 process_queue.releasing_since = None
             await end_calls()
             await self._let_go(leaving)
-        if self._changed is not None:
-            self._changed([], [process_queue.queue for process_queue in leaving])
+        self._state.report([], [process_queue.queue for process_queue in leaving])
 
     async def give_up_all(self) -> None:
         """At shutdown, after the last call has ended: progress to the brokers, locks back."""
         self._claims.clear()
         async with self._changing:
-            for process_queue in self._group.held.values():
+            for process_queue in self._state.held.values():
                 # For good, whatever its broker says.
                 process_queue.releasing_since = None
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await self._let_go(list(self._group.held.values()))
+                    await self._let_go(list(self._state.held.values()))
             except TimeoutError:
                 log.warning(
                     "not every broker took the last progress of %s within %.0f s",
@@ -526,14 +504,11 @@ class Rebalancer:
 
     def lose_all(self) -> None:
         """The client has failed: no call begins any more, and nothing that ends now counts."""
-        for process_queue in list(self._group.held.values()):
+        for process_queue in list(self._state.held.values()):
             self._lose(process_queue)
 
     def _drop(self, process_queue: ProcessQueue) -> None:
-        """From here on nothing of the queue counts."""
-        del self._group.held[process_queue.queue]
-        process_queue.move_to(QueueState.DROPPED)
-        self._pulls.stop(process_queue)
+        self._state.drop(process_queue)
         if process_queue.busy:
             self._leaving[process_queue.queue] = process_queue
 
@@ -541,7 +516,7 @@ class Rebalancer:
         """The lock is lost: the group's progress may be somebody else's by now and must not be
         overwritten.
         """
-        if self._group.held.get(process_queue.queue) is process_queue:
+        if self._state.is_held(process_queue):
             self._drop(process_queue)
             self._group.store.forget(process_queue.queue)
             self.soon()
@@ -552,13 +527,13 @@ class Rebalancer:
         Raises OgiveError, and it stays in doubt.
         """
         group, queue = self._group, process_queue.queue
-        if not group.broadcast and queue.topic in self._starts:
+        if not group.broadcast and queue.topic in self._state.starts:
             at, known = await group.store.fetch(queue), group.store.highest(queue)
             if (
                 at is not None
                 and known is not None
                 and at > known
-                and group.held.get(queue) is process_queue
+                and self._state.is_held(process_queue)
             ):
                 log.warning(
                     "%s: another member has brought %s from %d to %d: it starts anew there",
@@ -568,8 +543,7 @@ class Rebalancer:
                     at,
                 )
                 self._lose(process_queue)
-                if self._changed is not None:
-                    self._changed([], [queue])
+                self._state.report([], [queue])
         process_queue.doubted = False
 
     async def _verify_doubted(self, process_queues: Iterable[ProcessQueue]) -> None:
@@ -600,7 +574,7 @@ class Rebalancer:
         if not queues:
             return []
         leased_until = float("inf")
-        if self._orderly:
+        if self._group.locks:
             leased_until = self._lease_time() + self._config.lock_lease_s
             try:
                 queues = sorted((await self._group.calls.lock(queues))[0])
@@ -625,12 +599,8 @@ class Rebalancer:
                 store.update(begin.queue, begin.offset)
             await store.persist([begin.queue for begin in new])
         for begin in begins:
-            self._hold(ProcessQueue(begin.queue, begin.offset, leased_until))
+            self._state.hold(ProcessQueue(begin.queue, begin.offset, leased_until))
         self._claims.settle(begin.queue for begin in begins)
-
-    def _hold(self, process_queue: ProcessQueue) -> None:
-        self._group.held[process_queue.queue] = process_queue
-        self._pulls.start(process_queue)
 
     async def _begin(self, queue: MessageQueue) -> Begin | None:
         """Return the group's next offset in *queue*; None if it cannot be read now."""
@@ -641,7 +611,7 @@ class Rebalancer:
                 return Begin(queue, offset, new=offset == 0)
             return Begin(
                 queue,
-                await self._group.calls.start_offset(queue, self._starts[queue.topic]),
+                await self._group.calls.start_offset(queue, self._state.starts[queue.topic]),
                 new=True,
             )
         except OgiveError as exc:
@@ -658,37 +628,41 @@ class Rebalancer:
     async def exchange(self, given_up: Iterable[MessageQueue], taken: Sequence[Begin]) -> None:
         """Give up queues that are held, and take over others."""
         async with self._changing:
-            await self._let_go([self._group.held[queue] for queue in given_up])
+            await self._let_go([self._state.held[queue] for queue in given_up])
             await self._hold_from(taken)
 
     def jump(self, process_queue: ProcessQueue, offset: int) -> None:
         """Continue a held queue at *offset*, and discard what was pulled before, or is being
         pulled.
         """
+        if self._group.auto_commit:
+            self._group.store.move(process_queue.queue, offset)
         self._drop(process_queue)
         moved = ProcessQueue(process_queue.queue, offset)
         moved.paused = process_queue.paused
-        self._hold(moved)
+        self._state.hold(moved)
 
     # --- repairs and locks ------------------------------------------------------------------------
 
     async def go_to(self, process_queue: ProcessQueue, offset: int) -> None:
         """Continue a held queue at another offset, also a lower one.
 
-        A running orderly call is waited for as at a hand-over.
+        A running orderly call is waited for as at a hand-over. The application of a polled member
+        is not.
         """
         group, queue = self._group, process_queue.queue
-        if (
-            group.held.get(queue) is not process_queue
-            or process_queue.state is not QueueState.ACTIVE
-        ):
+        if process_queue.state is not QueueState.ACTIVE:
             return
+        if group.polled:
+            self.jump(process_queue, offset)
+            return
+        # not released: the queue's pull loop may be the caller
         process_queue.move_to(QueueState.RELEASING)
         group.store.repair(queue, offset)
         await group.store.persist([queue], again=True)
         await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._lease_time()))
         async with self._changing:
-            if group.held.get(queue) is not process_queue:
+            if not self._state.is_held(process_queue):
                 # given up in between
                 return
             self._drop(process_queue)
@@ -697,14 +671,14 @@ class Rebalancer:
                 self.soon()
             else:
                 group.store.thaw(queue)
-                self._hold(ProcessQueue(queue, offset, process_queue.leased_until))
+                self._state.hold(ProcessQueue(queue, offset, process_queue.leased_until))
 
     def _lease_time(self) -> float:
         return lease_time(self._loop.time())
 
     async def renew_locks(self) -> None:
         """The periodic job of an orderly group. A queue that is being given up is not renewed."""
-        held = {queue: p for queue, p in self._group.held.items() if p.state is QueueState.ACTIVE}
+        held = {queue: p for queue, p in self._state.held.items() if p.state is QueueState.ACTIVE}
         if not held:
             return
         asked_at = self._lease_time()
@@ -722,4 +696,5 @@ class Rebalancer:
                 self._lose(held[queue])
             else:
                 held[queue].leased_until = asked_at + self._config.lock_lease_s
-                self._renewed(held[queue])
+                # The lease may have been over for a moment, and the calls have stopped.
+                self._receiver.submit(held[queue], ())

@@ -32,11 +32,12 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.ids import UniqueKeys
@@ -91,33 +92,17 @@ _COPIED: Final = (PropertyName.CORRELATION_ID, PropertyName.REPLY_TO_CLIENT, Pro
 _NEEDED: Final = (PropertyName.CORRELATION_ID, PropertyName.REPLY_TO_CLIENT, PropertyName.CLUSTER)
 
 
-class ReplyCalls(Protocol):
-    """Requests to brokers."""
-
-    async def send_reply(
-        self, topic: str, body: bytes, properties: bytes, *, broker_name: str
-    ) -> None: ...
-
-
 class Replier:
-    """One per listener. *done* is called with each message whose reply is out or given up."""
+    """One per listener. A message is finished when its reply is out or given up."""
 
-    def __init__(
-        self,
-        calls: ReplyCalls,
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
-        *,
-        done: Callable[[ProcessQueue, MessageExt], None],
-    ) -> None:
-        self._calls = calls
-        self._spawn = spawn
-        self._done = done
+    def __init__(self, group: MemberContext) -> None:
+        self._group = group
         self._keys = UniqueKeys()
         self._under_way: dict[asyncio.Task[Any], ProcessQueue] = {}
 
     def give(self, process_queue: ProcessQueue, request: MessageExt, reply: Reply) -> None:
         """Send *reply* to the sender of *request*."""
-        task = self._spawn(self._send(process_queue, request, reply), "reply")
+        task = self._group.spawn(self._send(process_queue, request, reply), "reply")
         self._under_way[task] = process_queue
         task.add_done_callback(self._under_way.pop)
 
@@ -149,7 +134,7 @@ class Replier:
                 properties = with_unique_key(
                     self._keys.next(time.time_ns() // 1_000_000), _properties(request, reply, topic)
                 )
-                await self._calls.send_reply(
+                await self._group.calls.send_reply(
                     topic, reply.body, properties, broker_name=request.queue.broker_name
                 )
             except OgiveError as exc:
@@ -159,7 +144,7 @@ class Replier:
                     request.properties[PropertyName.CORRELATION_ID],
                     exc,
                 )
-        self._done(process_queue, request)
+        self._group.finish_message(process_queue, request)
 
 
 def _properties(request: MessageExt, reply: Reply, topic: str) -> str:
@@ -178,19 +163,11 @@ MAX_AT_A_TIME: Final = 16
 FIRST_RETRY_LEVEL: Final = 3
 
 
+Redeliver = Callable[[ProcessQueue, Sequence[MessageExt]], None]
+
+
 class CopyRefused(OgiveError):
     """Brokers refuse a copy of the message for what it is: asking again does not help."""
-
-
-class ReturnCalls(Protocol):
-    """Requests to brokers."""
-
-    async def send_back(
-        self, message: MessageExt, *, delay_level: int, max_retries: int
-    ) -> None: ...
-    async def send_retry(
-        self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int
-    ) -> None: ...
 
 
 class Returns(Protocol):
@@ -210,9 +187,8 @@ class Drop:
     From a retry topic every member would get the failures of all.
     """
 
-    def __init__(self, group: str, returned: Callable[[ProcessQueue, MessageExt], None]) -> None:
+    def __init__(self, group: MemberContext) -> None:
         self._group = group
-        self._returned = returned
 
     def give(
         self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str
@@ -223,9 +199,9 @@ class Drop:
                 message.queue,
                 message.queue_offset,
                 message.id,
-                self._group,
+                self._group.name,
             )
-            self._returned(process_queue, message)
+            self._group.finish_message(process_queue, message)
 
     def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool:
         return False
@@ -240,26 +216,16 @@ class Drop:
 class SendBack:
     """One per listener.
 
-    *returned* is called when a broker has taken the message, *redeliver* a while after none would.
+    A message is finished when a broker has taken it; *redeliver* gets it a while after none would.
     """
 
     def __init__(
-        self,
-        calls: ReturnCalls,
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
-        dead_letters: DeadLetters,
-        *,
-        max_retries: int,
-        retry_s: float,
-        returned: Callable[[ProcessQueue, MessageExt], None],
-        redeliver: Callable[[ProcessQueue, MessageExt], None],
+        self, group: MemberContext, max_retries: int, retry_s: float, redeliver: Redeliver
     ) -> None:
-        self._calls = calls
-        self._spawn = spawn
-        self._dead_letters = dead_letters
+        self._group = group
+        self._dead_letters = DeadLetters(group.name)
         self._max_retries = max_retries
         self._retry_s = retry_s
-        self._returned = returned
         self._redeliver = redeliver
         self._waiting: deque[tuple[ProcessQueue, MessageExt, int, str]] = deque()
         self._under_way: set[tuple[ProcessQueue, int]] = set()
@@ -283,7 +249,7 @@ class SendBack:
         self._sending[process_queue] += 1
         self._waiting.append((process_queue, message, delay_level, why))
         if len(self._couriers) < MAX_AT_A_TIME:
-            courier = self._spawn(self._carry(), "send back")
+            courier = self._group.spawn(self._carry(), "send back")
             self._couriers.add(courier)
             courier.add_done_callback(self._couriers.discard)
 
@@ -346,14 +312,14 @@ class SendBack:
             if is_over:
                 self._dead_letters.note(message, why)
         self._under_way.discard((process_queue, message.queue_offset))
-        self._returned(process_queue, message)
+        self._group.finish_message(process_queue, message)
 
     async def _send(self, message: MessageExt, delay_level: int) -> None:
         """Raises OgiveError if no broker has taken it; CopyRefused if none will."""
         is_refused = bool(message.sys_flag & SysFlag.INNER_BATCH)
         if not is_refused:
             try:
-                await self._calls.send_back(
+                await self._group.calls.send_back(
                     message, delay_level=delay_level, max_retries=self._max_retries
                 )
             except OgiveError as exc:
@@ -368,7 +334,7 @@ class SendBack:
                 return
         dead = delay_level < 0
         try:
-            await self._calls.send_retry(
+            await self._group.calls.send_retry(
                 message,
                 delay_level=0
                 if dead
@@ -385,13 +351,13 @@ class SendBack:
             self._under_way.discard((process_queue, message.queue_offset))
             changed = replace(message, reconsume_times=message.reconsume_times + 1)
             if process_queue.replace(changed):
-                self._redeliver(process_queue, changed)
+                self._redeliver(process_queue, [changed])
 
         timer = asyncio.get_running_loop().call_later(self._retry_s, again)
         self._stranded.add(timer)
 
 
-async def send_to_dead_letters(calls: ReturnCalls, message: MessageExt, max_retries: int) -> None:
+async def send_to_dead_letters(calls: GroupClient, message: MessageExt, max_retries: int) -> None:
     """Send a message of an orderly consumer to the dead letters.
 
     A copy goes to the retry topic with more tries than allowed, which keeps their number. If that
@@ -436,22 +402,9 @@ def log_passed_over(message: MessageExt, failure: CopyRefused, why: str) -> None
 
 
 def returns(
-    group: MemberContext,
-    listener: AnyListener,
-    config: ConsumerConfig,
-    *,
-    returned: Callable[[ProcessQueue, MessageExt], None],
-    redeliver: Callable[[ProcessQueue, MessageExt], None],
+    group: MemberContext, listener: AnyListener, config: ConsumerConfig, redeliver: Redeliver
 ) -> Returns:
     """Return how this group handles the messages on which *listener* failed."""
     if group.broadcast:
-        return Drop(group.name, returned)
-    return SendBack(
-        group.calls,
-        group.spawn,
-        DeadLetters(group.name),
-        max_retries=listener.config.retries,
-        retry_s=config.send_back_retry_s,
-        returned=returned,
-        redeliver=redeliver,
-    )
+        return Drop(group)
+    return SendBack(group, listener.config.retries, config.send_back_retry_s, redeliver)

@@ -1,82 +1,101 @@
-"""State that the parts of a member share: queues, progress, calls to brokers.
+"""State that the parts of one group member share: topics, queues, progress, calls to brokers.
 
-The application is told here when the queues of its consumer change.
+The parts that follow a change of the queues observe the state. The application is one of them: it
+is told here when the queues of its consumer change.
 """
 
 import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.offset_store import OffsetStore
-from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.hooks import await_in_fresh_context, must_pass
 from ogive.client.instance import ClientInstance
+from ogive.client.listener import Start
 from ogive.client.trace import ConsumeObserver
 from ogive.model import RETRY_PREFIX, MessageExt, MessageQueue
 from ogive.transport.event_loop import every
+from ogive.wire.bodies.clients import SubscriptionData
 
 log = logging.getLogger(__name__)
 
 OnChange = Callable[[list[MessageQueue], list[MessageQueue]], Any]
 """(taken over, given up). A plain function is called in a thread, an ``async def`` on the loop."""
 
-
-class Announcer:
-    """Calls *on_change*, one call at a time.
-
-    Changes during a call are reported together in the next one; retry topics are left out.
-    """
-
-    def __init__(
-        self,
-        on_change: OnChange,
-        held: Mapping[MessageQueue, object],
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
-    ) -> None:
-        self._on_change = on_change
-        self._held = held
-        self._spawn = spawn
-        self._told: set[MessageQueue] = set()
-        self._telling: asyncio.Task[Any] | None = None
-
-    def look(self) -> None:
-        """The queues may have changed."""
-        if self._telling is None or self._telling.done():
-            self._telling = self._spawn(self._tell(), "queues changed")
-
-    async def _tell(self) -> None:
-        while (
-            held := {queue for queue in self._held if not queue.topic.startswith(RETRY_PREFIX)}
-        ) != self._told:
-            taken, given_up = sorted(held - self._told), sorted(self._told - held)
-            self._told = held
-            try:
-                if inspect.iscoroutinefunction(self._on_change):
-                    await await_in_fresh_context(self._on_change, taken, given_up)
-                else:
-                    await asyncio.to_thread(self._on_change, taken, given_up)
-            except BaseException as exc:
-                # user code: the consumer goes on without it
-                if must_pass(exc, asyncio.current_task()):
-                    raise
-                log.exception("on_change failed for +%d -%d queues", len(taken), len(given_up))
-
-
 SOONER: Final = 5
 """Progress is committed after a fifth of the usual period if a queue has no messages left."""
 
 
+class QueueObserver:
+    """Follows the queues of a member. What a subclass does not define does nothing."""
+
+    def taken(self, process_queue: ProcessQueue) -> None:
+        """Begin to use the queue: the member holds it now."""
+
+    def left(self, process_queue: ProcessQueue) -> None:
+        """Begin nothing more in the queue: it is being given up, or dropped."""
+
+    def changed(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
+        """Note the result of a change of the assignment, after its last step."""
+
+
+class SubscriptionState:
+    """The topics of one member, and the queues that it holds.
+
+    Each change of the queues goes through a method, which tells the observers.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[str, SubscriptionData] = {}
+        """The topics that heartbeats name, each with its filter."""
+        self.starts: dict[str, Start] = {}
+        """The topics whose queues are shared with the group, and where a new group begins."""
+        self.held: dict[MessageQueue, ProcessQueue] = {}
+        self.observers: list[QueueObserver] = []
+
+    def hold(self, process_queue: ProcessQueue) -> None:
+        """Hold a queue from now on."""
+        self.held[process_queue.queue] = process_queue
+        for observer in self.observers:
+            observer.taken(process_queue)
+
+    def release(self, process_queue: ProcessQueue) -> None:
+        """Begin nothing more in a held queue; what runs there still counts."""
+        if process_queue.state is QueueState.ACTIVE:
+            process_queue.move_to(QueueState.RELEASING)
+            self._left(process_queue)
+
+    def drop(self, process_queue: ProcessQueue) -> None:
+        """Give up a held queue: from here on nothing of it counts."""
+        del self.held[process_queue.queue]
+        process_queue.move_to(QueueState.DROPPED)
+        self._left(process_queue)
+
+    def _left(self, process_queue: ProcessQueue) -> None:
+        for observer in self.observers:
+            observer.left(process_queue)
+
+    def report(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
+        """Tell the observers that a change of the assignment is complete."""
+        for observer in self.observers:
+            observer.changed(gained, lost)
+
+    def is_held(self, process_queue: ProcessQueue) -> bool:
+        return self.held.get(process_queue.queue) is process_queue
+
+
 @dataclass(slots=True, eq=False)
 class MemberContext:
-    """State that the parts of one group member share. *held* are the queues assigned to it.
+    """Everything that the parts of one group member share.
 
     Without *auto_commit* only the application moves the progress of a queue.
     """
@@ -87,8 +106,13 @@ class MemberContext:
     store: OffsetStore
     statistics: Statistics
     broadcast: bool = False
+    locks: bool = False
+    """A queue is consumed only under its broker's lock."""
+    polled: bool = False
+    """The application polls: pulls carry the subscription, and a new offset discards at once what
+    was pulled."""
     auto_commit: bool = True
-    held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
+    state: SubscriptionState = field(default_factory=SubscriptionState)
     # of the listeners' calls
     observer: ConsumeObserver | None = None
     _soon_s: float | None = None
@@ -108,11 +132,13 @@ class MemberContext:
         )
 
     def keep_progress(self, config: ConsumerConfig) -> list[asyncio.Task[Any]]:
-        """Start the jobs that commit the progress of the held queues.
+        """Start the jobs that commit the progress of the held queues, unless the application does.
 
         A queue without unfinished messages is committed sooner: if few messages come, a killed
         member then repeats next to nothing.
         """
+        if not self.auto_commit:
+            return []
         if not self.broadcast:
             self._soon_s = config.persist_period_s / SOONER
         return [
@@ -126,7 +152,7 @@ class MemberContext:
 
     async def _persist(self, *, again: bool) -> None:
         await self.store.persist(
-            [queue for queue, held in self.held.items() if not held.doubted], again=again
+            [queue for queue, held in self.state.held.items() if not held.doubted], again=again
         )
 
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
@@ -147,26 +173,44 @@ class MemberContext:
 
     def _persist_soon(self) -> None:
         self._soon = None
-        if self.held:
+        if self.state.held:
             self.spawn(self._persist(again=False), "persist offsets soon")
 
     def finish_message(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         self.finish(process_queue, (message.queue_offset,))
 
 
-class ConsumeService(Protocol):
-    """Brings the messages of process queues to one listener."""
+class Announcer(QueueObserver):
+    """Calls *on_change*, one call at a time.
 
-    def start(self) -> None: ...
+    Changes during a call are reported together in the next one; retry topics are left out.
+    """
 
-    def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        """*messages* were put into the process queue."""
-        ...
+    def __init__(self, on_change: OnChange, group: MemberContext) -> None:
+        self._on_change = on_change
+        self._group = group
+        self._told: set[MessageQueue] = set()
+        self._telling: asyncio.Task[Any] | None = None
 
-    async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Wait at most *timeout_s* until the queue may be given to another member."""
-        ...
+    def changed(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
+        if self._telling is None or self._telling.done():
+            self._telling = self._group.spawn(self._tell(), "queues changed")
 
-    async def stop(self, timeout_s: float, caller: object) -> None:
-        """Begin no new call; wait for the running ones. *caller*: see Workers.stop."""
-        ...
+    async def _tell(self) -> None:
+        while (held := self._held()) != self._told:
+            taken, given_up = sorted(held - self._told), sorted(self._told - held)
+            self._told = held
+            try:
+                if inspect.iscoroutinefunction(self._on_change):
+                    await await_in_fresh_context(self._on_change, taken, given_up)
+                else:
+                    await asyncio.to_thread(self._on_change, taken, given_up)
+            except BaseException as exc:
+                # user code: the consumer goes on without it
+                if must_pass(exc, asyncio.current_task()):
+                    raise
+                log.exception("on_change failed for +%d -%d queues", len(taken), len(given_up))
+
+    def _held(self) -> set[MessageQueue]:
+        held = self._group.state.held
+        return {queue for queue in held if not queue.topic.startswith(RETRY_PREFIX)}

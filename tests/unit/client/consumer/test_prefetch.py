@@ -27,7 +27,7 @@ def message(queue: MessageQueue, offset: int) -> MessageExt:
 def filled(prefetch: Prefetch, queue_id: int, offsets: range) -> ProcessQueue:
     """A queue of which *offsets* were pulled."""
     process_queue = ProcessQueue(MessageQueue("Orders", "broker-a", queue_id), offsets.start)
-    prefetch.put(
+    prefetch.submit(
         process_queue,
         process_queue.put(
             [message(process_queue.queue, offset) for offset in offsets], offsets.stop
@@ -113,7 +113,7 @@ def test_what_is_in_hand_of_a_queue_that_is_gone_does_not_count() -> None:
     process_queue = filled(prefetch, 0, range(4))
     prefetch.take(1)
     process_queue.move_to(QueueState.DROPPED)
-    prefetch.discard_dropped()
+    prefetch.left(process_queue)
     assert list(prefetch.settle()) == []
     # nothing of it waits any more
     assert prefetch.position(process_queue) == 4
