@@ -227,6 +227,8 @@ class Consuming:
             while process_queue.count:
                 self._check(process_queue)
                 await process_queue.changed(LOOK_S)
+            # a queue whose lock is lost is empty, too
+            self._check(process_queue)
             if end >= begun:
                 self._store.update(queue, end)
                 await self._insist(

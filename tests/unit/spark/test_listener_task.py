@@ -17,6 +17,7 @@ from ogive.client.instance import ClientInstance
 from ogive.errors import OgiveError, ProtocolError
 from ogive.model import MessageQueue, retry_topic
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
+from ogive.wire.bodies.clients import locked_queues_dumps
 from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -26,7 +27,7 @@ from ogive.wire.message import StoredMessage, encode_stored
 pytest.importorskip("pyspark")
 
 from ogive.spark import listener_task
-from ogive.spark.listener_task import Consuming, consume
+from ogive.spark.listener_task import Consuming, QueueTaken, consume
 from ogive.spark.ranges import QueueRange
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -253,3 +254,25 @@ async def test_a_range_of_a_topic_without_a_listener_is_passed_over(
         "Refunds/broker-a/0: skipped 3 to 9: group billing no longer has a listener for them"
         in caplog.text
     )
+
+
+async def test_a_range_whose_lock_is_lost_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another member may be at work in the queue, and gets the messages that wait here."""
+    monkeypatch.setattr(listener_task, "CLOSE_S", 0.1)
+    begun = asyncio.Event()
+
+    @ogive.listener("Orders", group="billing", orderly=True)
+    async def take(message: ogive.MessageExt) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    config = replace(QUICK, lock_renew_s=0.04)
+    async with filled() as broker:
+        client = ClientConfig(name_server=broker.address)
+        work = asyncio.create_task(consume(client, [take], [QueueRange(QUEUE, 0, COUNT)], config))
+        async with asyncio.timeout(WAIT_S):
+            await begun.wait()
+        broker.on(RequestCode.LOCK_BATCH_MQ, ok(body=locked_queues_dumps(())))
+        with pytest.raises(QueueTaken, match="lock of Orders/broker-a/0 was lost"):
+            await work
+        assert ("billing", "Orders", 0) not in broker.offsets
