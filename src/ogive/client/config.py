@@ -4,6 +4,7 @@ Times are in seconds; the comment of each field names its counterpart in Java.
 """
 
 import ssl as tls
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,13 +16,14 @@ from ogive.client.namespace import validate_namespace
 from ogive.errors import ConnectError, InvalidOption
 from ogive.keywords import explains
 from ogive.model import MAX_BODY_BYTES, validate_group
-from ogive.transport.busy_poll import MAX_BUSY_POLL_S
 from ogive.transport.connection import join_address, split_address
 from ogive.wire.compression import CompressionType, require
 from ogive.wire.signing import Credentials
 
 C = TypeVar("C")
 
+# the value of busy_poll_s that nobody gave
+_NO_EFFECT_S: Final = 200e-6
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
 DEFAULT_GROUP = "ogive-producer"
@@ -234,8 +236,8 @@ class ProducerConfig:
     """checkThreadPoolMaxSize, 1; concurrent calls of the transaction check."""
     max_checks_waiting: int = 2000
     """checkRequestHoldMax; beyond it questions are dropped, and the broker asks again."""
-    busy_poll_s: float = 200e-6
-    """Time that a blocking send polls for its answer before it sleeps; 0: no polling."""
+    busy_poll_s: float = _NO_EFFECT_S
+    """Without effect: a blocking send waits for its answer on ogive's loop. Deprecated."""
     hooks: tuple[SendHook, ...] = ()
     """sendMessageHookList; the first is the outermost."""
     trace: bool = False
@@ -278,10 +280,13 @@ class ProducerConfig:
             )
         if min(self.check_threads, self.max_checks_waiting) < 1:
             raise InvalidOption("check_threads and max_checks_waiting must be at least 1")
-        if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
-            raise InvalidOption(
-                f"busy_poll_s is {self.busy_poll_s}: must be between 0 and {MAX_BUSY_POLL_S:g} "
-                "seconds"
+        if self.busy_poll_s != _NO_EFFECT_S:
+            warnings.warn(
+                "ProducerConfig(busy_poll_s=) has no effect any more, and goes with the next "
+                "release; a broker still has one (ogive up --busy-poll)",
+                DeprecationWarning,
+                # the caller of the class, which is called through ``explains``
+                stacklevel=4,
             )
         if not 1024 <= self.max_batch_bytes <= MAX_BODY_BYTES:
             raise InvalidOption(

@@ -203,7 +203,12 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         self._calls[opaque] = (answer, now)
         self._deadlines.add(opaque, now + timeout_s)
-        self.write(frame)
+        if len(self._calls) > 1 or self._unsent:
+            self.write(frame)
+        else:
+            # alone: it has nothing to wait for
+            self._unsent, self._unsent_bytes = [frame], len(frame)
+            self._flush()
 
     async def send(self, command: RemotingCommand) -> None:
         """Send a one-way request, waiting while the socket's buffer is over its limit.
@@ -249,13 +254,6 @@ class Connection(asyncio.Protocol):
                 )
         self._end_silence()
         self._leave_when_done()
-
-    def doubt(self, since: float) -> None:
-        """A request that left at *since*, on another connection to the same peer, had no answer in
-        time: as if it had been one of ours.
-        """
-        self._count_silence(since)
-        self._end_silence()
 
     def _count_silence(self, started: float) -> None:
         if self._silent_since <= self.received_at < started:

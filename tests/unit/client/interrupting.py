@@ -1,48 +1,62 @@
-"""Signals at chosen moments of a blocking call."""
+"""Signals at many moments of a blocking call.
 
-import dis
+They come from a timer of the system, which pytest-timeout uses, too: tests that import this are
+marked with ``timeout(method="thread")``.
+"""
+
 import gc
-import sys
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Final
 
-RETURN = dis.opmap["RETURN_VALUE"]
+ROUNDS: Final = 120
+# the call is not always as fast as the one that was measured
+MARGIN: Final = 1.3
+AGAIN_S: Final = 1e-6
 
 
-def signalled_at(moment: int, call: Callable[[], object], handler: Callable[[], object]) -> bool:
-    """Run *call*, and *handler* as a signal handler would run before its instruction number
-    *moment*.
+def delays(call: Callable[[], object], rounds: int = ROUNDS) -> Iterator[float]:
+    """Yield delays that cover the time of *call*, which is run once to measure it."""
+    began = time.perf_counter()
+    call()
+    took_s = time.perf_counter() - began
+    for number in range(rounds):
+        yield 1e-6 + MARGIN * took_s * number / rounds
+
+
+def signalled_after(
+    delay_s: float, call: Callable[[], object], handler: Callable[[], object]
+) -> bool:
+    """Run *call*, and *handler* as the handler of a signal that comes *delay_s* after its begin.
 
     Return False if the call was over before. What the handler raises comes out of this function.
     """
-    left = moment
+    over = struck = False
 
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
-        # The interpreter itself calls code of this file, reports its errors and goes on.
-        if frame.f_code.co_filename.endswith("_weakrefset.py"):
-            return None
-        # In this order: 3.13 looks for the function when it is switched on.
-        frame.f_trace, frame.f_trace_opcodes = trace, True
-        # The interpreter does not look for signals before it returns from a function.
-        left -= event == "opcode" and frame.f_code.co_code[frame.f_lasti] != RETURN
-        if left == 0:
-            left = -1
-            sys.settrace(None)
-            handler()
-        return trace
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal struck
+        if over:
+            return
+        if frame is not None and frame.f_code.co_filename.endswith("_weakrefset.py"):
+            # the interpreter itself calls code of this file, reports its errors and goes on
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            return
+        struck = True
+        handler()
 
-    before, collecting = sys.gettrace(), gc.isenabled()
-    # Finalizers that the collector calls swallow what a handler raises.
+    before, collecting = signal.signal(signal.SIGALRM, handle), gc.isenabled()
+    # finalizers that the collector calls swallow what a handler raises
     gc.disable()
-    # 3.12: what settrace() goes by.
-    sys._getframe().f_trace_opcodes = True
-    sys.settrace(trace)
     try:
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
         call()
+        over = True
     finally:
-        sys.settrace(before)
+        over = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
         if collecting:
             gc.enable()
-    return left < 0
+    return struck

@@ -9,6 +9,15 @@ from contextlib import contextmanager
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
 
 
+class ThreadedBroker(FakeBroker):
+    """A scripted broker that other threads may tell to release what it holds."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def release(self, code: int) -> None:
+        self.loop.call_soon_threadsafe(super().release, code)
+
+
 @contextmanager
 def on_a_thread(ssl: tls.SSLContext | None = None) -> Iterator[FakeBroker]:
     """A scripted broker on a loop and thread of its own; *Orders* has one queue."""
@@ -16,7 +25,8 @@ def on_a_thread(ssl: tls.SSLContext | None = None) -> Iterator[FakeBroker]:
     made: list[FakeBroker] = []
 
     async def serve() -> None:
-        async with FakeBroker({"Orders": 1}, ssl=ssl) as fake:
+        async with ThreadedBroker({"Orders": 1}, ssl=ssl) as fake:
+            fake.loop = asyncio.get_running_loop()
             made.append(fake)
             ready.set()
             await asyncio.to_thread(done.wait)

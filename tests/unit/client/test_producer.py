@@ -1258,13 +1258,17 @@ async def test_many_clients_come_and_go_without_leaving_tasks_behind() -> None:
         {"max_in_flight_bytes": 0},
         {"compress_level": 10},
         {"max_batch_bytes": 5},
-        {"busy_poll_s": -1e-6},
-        {"busy_poll_s": 1.0},
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(InvalidOption):
         ProducerConfig(**options)  # type: ignore[arg-type]
+
+
+def test_busy_polling_is_accepted_with_a_warning_that_names_the_callers_line() -> None:
+    with pytest.warns(DeprecationWarning, match="busy_poll_s") as caught:
+        ProducerConfig(busy_poll_s=0.0)
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_the_group_argument_wins_over_the_configuration() -> None:

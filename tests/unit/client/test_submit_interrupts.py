@@ -15,7 +15,7 @@ from ogive.client.config import ProducerConfig
 from ogive.model import SendResult
 from ogive.testing.fake_broker import WAIT_S, After, FakeBroker
 from ogive.wire.codes import RequestCode
-from tests.unit.client.interrupting import signalled_at
+from tests.unit.client.interrupting import delays, signalled_after
 from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -71,6 +71,7 @@ def submissions(broker: FakeBroker) -> Iterator[Submissions]:
         yield Submissions(broker, producer)
 
 
+@pytest.mark.timeout(method="thread")
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_others(
     submissions: Submissions, wait: Wait
@@ -78,27 +79,24 @@ def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_
     def press() -> None:
         raise KeyboardInterrupt
 
-    moment, struck = 1, True
-    while struck:
+    for delay_s in delays(partial(wait, submissions.submit())):
         future = submissions.submit()
         # In some moments threading.Condition turns the first into the second.
         with contextlib.suppress(KeyboardInterrupt, RuntimeError):
-            struck = signalled_at(moment, partial(wait, future), press)
+            signalled_after(delay_s, partial(wait, future), press)
         submissions.blocking_call()
         assert future.result(WAIT_S).queue_offset > 0
-        moment += 1
 
 
+@pytest.mark.timeout(method="thread")
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_signal_handler_may_make_a_blocking_call_at_any_moment_of_waiting_for_a_future(
     submissions: Submissions, wait: Wait
 ) -> None:
-    moment, struck = 1, True
-    while struck:
+    for delay_s in delays(partial(wait, submissions.submit())):
         future = submissions.submit()
-        struck = signalled_at(moment, partial(wait, future), submissions.blocking_call)
+        signalled_after(delay_s, partial(wait, future), submissions.blocking_call)
         assert future.result(WAIT_S).queue_offset > 0
-        moment += 1
 
 
 def test_all_ways_to_wait_for_futures_see_outcomes_that_come_meanwhile(broker: FakeBroker) -> None:

@@ -4,7 +4,6 @@ interrupts and the end of the program.
 
 import asyncio
 import concurrent.futures
-import dis
 import gc
 import inspect
 import logging
@@ -19,7 +18,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -34,6 +32,7 @@ from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNam
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
+from tests.unit.client.interrupting import delays, signalled_after
 from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -45,7 +44,6 @@ PAIRS = [
 ]
 # reaches into the loop
 ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for", "take_back"}
-RETURN = dis.opmap["RETURN_VALUE"]
 ONLY_BLOCKING = {"close_at_exit"}
 # a future, an iterator: each of its own world
 OTHER_RESULT = {"submit", "transaction", "batches"}
@@ -872,11 +870,9 @@ def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(
         producer.submit("Orders", b"after").result(WAIT_S)
 
 
+@pytest.mark.timeout(method="thread")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> None:
-    """At each instruction in turn that the waiting thread carries out, in ogive's code and below
-    it.
-    """
     loop = portals.Portal()
     loop.ensure_running()
 
@@ -888,49 +884,26 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
     results: list[int] = []
     kept: list[int] = []
 
-    def interrupted_at(moment: int) -> bool:
-        left = moment
+    def call() -> None:
+        kept.append(loop.call(work(), kept.append))
 
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal left
-            # called by the interpreter, which tells its errors and goes on
-            if frame.f_code.co_filename.endswith("_weakrefset.py"):
-                return None
-            # in this order: 3.13 looks for the function when it is switched on
-            frame.f_trace, frame.f_trace_opcodes = trace, True
-            # where the interpreter looks for no signals
-            left -= event == "opcode" and frame.f_code.co_code[frame.f_lasti] != RETURN
-            if left == 0:
-                left = -1
-                raise KeyboardInterrupt
-            return trace
+    def press() -> None:
+        raise KeyboardInterrupt
 
-        working = work()
-        # 3.12: what settrace() goes by
-        sys._getframe().f_trace_opcodes = True
-        sys.settrace(trace)
-        try:
-            kept.append(loop.call(working, kept.append))
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(None)
-        return False
-
-    # what is collected is finalized by the interpreter, which swallows an interrupt there, too
-    gc.disable()
+    interrupted = 0
     try:
-        moment = 1
-        while interrupted_at(moment):
+        for delay_s in delays(call, 300):
+            try:
+                signalled_after(delay_s, call, press)
+            except KeyboardInterrupt:
+                interrupted += 1
             alive = threading.Event()
             loop.loop.call_soon_threadsafe(alive.set)
-            assert alive.wait(WAIT_S), f"after an interrupt at instruction {moment}"
-            assert kept == results, f"a result is lost by an interrupt at instruction {moment}"
-            moment += 1
-        assert moment > 50
+            assert alive.wait(WAIT_S), f"after an interrupt after {delay_s} s"
+            assert kept == results, f"a result is lost by an interrupt after {delay_s} s"
+        assert interrupted > 50
         assert len(results) > 1
     finally:
-        gc.enable()
         loop.stop()
 
 

@@ -109,24 +109,6 @@ class Destinations:
         ahead = [target for target in ahead if target.lane is not avoid] or ahead
         return next((target for target in ahead if target.lane.avoid_until <= now), ahead[0])
 
-    def free_target(self, name: str, now: float) -> Target | None:
-        """The next queue of topic *name*, if its broker can be sent to at once. From any thread.
-
-        *now* is a time of ``time.monotonic``: the loop's clock, which itself shows when the loop
-        was last awake.
-        """
-        topic = self.topics.get(name)
-        targets = None if topic is None or topic.backlog else topic.targets
-        if topic is None or not targets:
-            return None
-        target = targets[topic.take_turn() % len(targets)]
-        lane = target.lane
-        return (
-            target
-            if lane.down is None and lane.avoid_until <= now and lane.ready() is not None
-            else None
-        )
-
     def can_be_reached(self, name: str) -> bool:
         """Return True if topic *name* has queues of a broker that is not known to be away."""
         topic = self.topics.get(name)

@@ -95,7 +95,6 @@ class Outgoing:
 
     future: Result
     # set on acceptance
-    key: str
     properties: bytes
     born_ms: int
     # times of the loop's clock
@@ -126,6 +125,8 @@ class Outgoing:
         self.batch = batch
         self.pinned = sharding_key is not None or queue is not None
         self.size = len(body) + len(text) + OVERHEAD_BYTES
+        # set on acceptance
+        self.key = ""
         # A delay level that few brokers have, to be checked before it is accepted.
         self.unusual_level = 0
         # a try that may have been carried out is the last
@@ -319,7 +320,7 @@ def outcome_of(outgoing: Outgoing, now: float, name_servers: object) -> OgiveErr
     if outgoing.unknown:
         return SendTimeout(
             f"no answer from {', '.join(tried)} {waited} after {tries}: {error}. "
-            f"The message may or may not be stored: its id is {first_key(outgoing)}."
+            f"{unknown_outcome(outgoing)}"
         )
     if outgoing.tries == 0:
         return SendFailed(
@@ -335,9 +336,10 @@ def outcome_of(outgoing: Outgoing, now: float, name_servers: object) -> OgiveErr
     return failed
 
 
-def first_key(outgoing: Outgoing) -> str:
-    """The message's unique key; of a batch, that of its first message."""
-    return outgoing.key.partition(",")[0]
+def unknown_outcome(outgoing: Outgoing) -> str:
+    """Say that nobody knows whether the message is stored. Name its id, the first of a batch."""
+    key = outgoing.key.partition(",")[0]
+    return f"The message may or may not be stored{f': its id is {key}' if key else ''}."
 
 
 def _counted(count: int, one: str, many: str) -> str:

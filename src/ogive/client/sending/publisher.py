@@ -25,7 +25,7 @@ Everything here runs on the client's loop. There is no task per message: only fa
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,7 +34,6 @@ from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import publish_queues
 from ogive.client.sending.accumulator import Merger, OrderedQueue, form
-from ogive.client.sending.answer import result_of
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.delay_levels import LevelCheck
 from ogive.client.sending.destinations import Destinations, Resolver, pinned_target
@@ -43,7 +42,6 @@ from ogive.client.sending.in_flight import Room, Watch
 from ogive.client.sending.message_builder import with_unique_key
 from ogive.client.sending.pending import (
     FAILED_S,
-    Answer,
     Lane,
     Outgoing,
     PendingTopic,
@@ -58,12 +56,10 @@ from ogive.errors import (
     NoRoute,
     OgiveError,
     RequestTimeout,
-    ResponseCode,
     SendFailed,
 )
 from ogive.model import MessageQueue, SendResult, SendStatus
 from ogive.transport.connection import Connection
-from ogive.wire.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +90,10 @@ class Publisher:
         patience_s = config.send_timeout_s / 3
         self._levels = LevelCheck(client, config.default_topic_queues)
         self._connector = Connector(client, patience_s, self.destinations, self._watch, self)
-        # without an outcome; the loop's, and a blocking sender's for its own message (lone.py)
-        self.under_way: set[Outgoing] = set()
+        # without an outcome
+        self._under_way: set[Outgoing] = set()
         self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
         self._closed = False
-        self.on_close: list[Callable[[], None]] = []
         client.routes.on_change.append(self._route_changed)
 
     def _make_lane(self, broker_name: str) -> Lane:
@@ -127,7 +122,7 @@ class Publisher:
     @property
     def in_flight(self) -> int:
         """Messages accepted and without an outcome. Any thread may look."""
-        return len(self.under_way)
+        return len(self._under_way)
 
     def has_room(self, size: int, before: int = 0) -> bool:
         """Return True if a message of *size* bytes may be accepted at once, behind *before* others,
@@ -181,44 +176,11 @@ class Publisher:
             form(
                 outgoing, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches
             )
-            self.under_way.add(outgoing)
+            self._under_way.add(outgoing)
             self.place(outgoing)
         except BaseException as exc:
             self._finish(outgoing, None, exc)
             raise
-
-    def adopt(self, outgoing: Outgoing, target: Target, answer: Answer) -> None:
-        """Take over a message whose sender made the first attempt itself, and got *answer*.
-
-        See ``lone.py``.
-        """
-        self._room.take(outgoing.size)
-        # the producer was closed in between
-        if outgoing.finished:
-            return
-        self.under_way.add(outgoing)
-        try:
-            self._go_on(outgoing, target, answer)
-        except BaseException as exc:
-            self._finish(outgoing, None, exc)
-            raise
-
-    def _go_on(self, outgoing: Outgoing, target: Target, answer: Answer) -> None:
-        if isinstance(answer, RequestTimeout) and target.lane.connection is not None:
-            target.lane.connection.doubt(outgoing.sent_at)
-        if self._closed:
-            self.end(outgoing, IllegalStateError(CLOSED_MEANWHILE))
-        elif isinstance(answer, RemotingCommand) and answer.code == ResponseCode.GO_AWAY:
-            # nothing was tried: the broker ends, and tells the client's connection in its turn
-            outgoing.tries = 0
-            self.place(outgoing)
-        else:
-            result = result_of(outgoing.key, answer, target)
-            if isinstance(result, SendResult):
-                outgoing.answer = answer
-                self.stored(outgoing, target, result)
-            else:
-                self.attempt_failed(outgoing, result)
 
     # --- placing ----------------------------------------------------------------------------------
 
@@ -308,7 +270,9 @@ class Publisher:
 
     def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
         """An attempt has stored the message."""
-        self.note_latency(target.lane, outgoing, self._loop.time())
+        if self.config.avoid_slow_brokers:
+            now = self._loop.time()
+            target.lane.note(now - outgoing.sent_at, now)
         if (
             result.status is not SendStatus.SEND_OK
             and self.config.retry_when_not_stored_ok
@@ -320,11 +284,6 @@ class Publisher:
             )
             return
         self.succeed(outgoing, result)
-
-    def note_latency(self, lane: Lane, outgoing: Outgoing, now: float) -> None:
-        """An answer came at *now*. From any thread."""
-        if self.config.avoid_slow_brokers:
-            lane.note(now - outgoing.sent_at, now)
 
     def note_failure(self, outgoing: Outgoing, error: OgiveError) -> bool:
         """Remember a failed attempt; True if another one is allowed."""
@@ -397,16 +356,11 @@ class Publisher:
     # --- the outcome ------------------------------------------------------------------------------
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
-        result = self.visible(result)
+        if self.client.namespace:
+            result = replace(result, queue=self.client.namespace.strip_queue(result.queue))
         self._finish(outgoing, result, None)
         if not outgoing.future.done():
             outgoing.future.set_result(result)
-
-    def visible(self, result: SendResult) -> SendResult:
-        """With the names that users know. From any thread."""
-        if not self.client.namespace:
-            return result
-        return replace(result, queue=self.client.namespace.strip_queue(result.queue))
 
     def fail(self, outgoing: Outgoing) -> None:
         """End it with the result of its attempts: an error, unless one of them stored it."""
@@ -431,12 +385,8 @@ class Publisher:
             outgoing.on_end(outgoing, result, error)
         if outgoing.number >= 0:
             self._watch.drop(outgoing)
-        self.under_way.discard(outgoing)
+        self._under_way.discard(outgoing)
         self._room.give_back(outgoing.size)
-        self.settle(outgoing)
-
-    def settle(self, outgoing: Outgoing) -> None:
-        """Note that it has its outcome, for those who wait in ``flush``."""
         for waiting, flushed in self._flushes:
             waiting.discard(outgoing)
             if not waiting and not flushed.done():
@@ -447,22 +397,16 @@ class Publisher:
 
         Never longer than the longest time budget among them.
         """
-        waiting: set[Outgoing] = set()
+        waiting = set(self._under_way)
+        if not waiting:
+            return
+        latest = max(outgoing.deadline for outgoing in waiting)
         entry = (waiting, self._loop.create_future())
-        # first: a sender on another thread that is done after the next line sees it, and settles
         self._flushes.append(entry)
         try:
-            waiting.update(self.under_way)
-            if waiting:
-                latest = max(outgoing.deadline for outgoing in waiting)
-                await asyncio.wait([entry[1]], timeout=latest - self._loop.time() + GRACE_S)
+            await asyncio.wait([entry[1]], timeout=latest - self._loop.time() + GRACE_S)
         finally:
             self._flushes.remove(entry)
-
-    @property
-    def is_flushing(self) -> bool:
-        """Somebody waits for outcomes. From any thread."""
-        return bool(self._flushes)
 
     def close(self) -> None:
         """End what is left with an error, and take nothing more."""
@@ -472,10 +416,8 @@ class Publisher:
         self._watch.clear()
         closed = IllegalStateError(CLOSED_MEANWHILE)
         self._room.close(closed)
-        for outgoing in list(self.under_way):
+        for outgoing in list(self._under_way):
             self.end(outgoing, closed)
-        for callback in self.on_close:
-            callback()
 
 
 def _held_up(target: Target) -> OgiveError:

@@ -12,8 +12,7 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfi
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import OneShot, Portal
 from ogive.client.producer import B
-from ogive.client.sending.lone import LoneSends
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import Outgoing, unknown_outcome
 from ogive.client.submit_future import SubmitFuture
 from ogive.client.sync.facade import Facade
 from ogive.client.transaction import Check
@@ -57,7 +56,6 @@ class Producer(Facade, Generic[B]):
             config=config,
             client=client,
         )
-        self._lone: LoneSends | None = None
 
     def start(self) -> None:
         """Start without connecting: the first message does.
@@ -65,7 +63,6 @@ class Producer(Facade, Generic[B]):
         With a *check* it connects to every broker, in the background.
         """
         self._begin(self._producer.start, self._producer.close)
-        self._lone = LoneSends(self._producer.publisher, self._live())
 
     def close(self) -> None:
         """Wait for the messages in flight, none longer than its time budget, then disconnect.
@@ -119,12 +116,16 @@ class Producer(Facade, Generic[B]):
             deliver_at,
             delay_s,
         )
-        budget = self._producer.budget_s(timeout_s)
         # OneShot[SendResult]() would take 2 us
         sent: OneShot[SendResult] = OneShot()
         outgoing.future = sent
-        if self._lone is None or not self._lone.send(outgoing, budget):
-            self._submit(outgoing, budget)
+        self._submit(outgoing, self._producer.budget_s(timeout_s))
+        try:
+            sent.wait()
+        except BaseException as exc:
+            # Ctrl-C, or what the handler of another signal raises
+            exc.add_note(unknown_outcome(outgoing))
+            raise
         return sent.result()
 
     def submit(

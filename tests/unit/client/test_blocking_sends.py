@@ -1,0 +1,205 @@
+"""Blocking sends: what can go wrong with one, and what an interrupt leaves behind."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+import ogive
+from ogive.client.config import ProducerConfig
+from ogive.errors import BrokerError, IllegalStateError, MessageIllegal, OgiveError, ResponseCode
+from ogive.model import SendResult, SendStatus
+from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, Raw, Script, error
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from tests.unit.client.interrupting import delays, signalled_after
+from tests.unit.client.serving import on_a_thread
+
+SEND = RequestCode.SEND_MESSAGE_V2
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with on_a_thread() as fake:
+        yield fake
+
+
+def until(condition: Callable[[], object]) -> None:
+    give_up = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
+
+
+def arrived(broker: FakeBroker, body: bytes) -> bool:
+    """Return True if a message with *body* was sent, whatever the answer."""
+    return any(request.body == body for request in broker.of(SEND))
+
+
+# --- what can go wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [error(ResponseCode.SYSTEM_BUSY)],
+        [error(ResponseCode.GO_AWAY)],
+        [HANG_UP],
+        [Raw(b"HTTP/1.1 400")],
+        [
+            RemotingCommand(
+                SendStatus.FLUSH_DISK_TIMEOUT.value,
+                {"queueId": "0", "queueOffset": "0", "msgId": "7F"},
+            )
+        ],
+    ],
+    ids=["busy", "go away", "hangs up", "nonsense", "not flushed"],
+)
+def test_a_failed_try_is_followed_by_another_one(broker: FakeBroker, answers: list[Script]) -> None:
+    config = ProducerConfig(retries=1, retry_when_not_stored_ok=True)
+    with ogive.Producer(broker.address, config=config) as producer:
+        producer.send("Orders", b"first")
+        broker.script(SEND, *answers)
+        assert producer.send("Orders", b"again").status is SendStatus.SEND_OK
+        assert [request.body for request in broker.of(SEND)].count(b"again") == len(answers) + 1
+        assert producer.in_flight == 0
+
+
+def test_errors_say_what_became_of_the_message(broker: FakeBroker) -> None:
+    with ogive.Producer(broker.address, config=ProducerConfig(retries=0)) as producer:
+        found: list[str] = []
+        for script in (
+            error(ResponseCode.MESSAGE_ILLEGAL, "no"),
+            error(ResponseCode.SYSTEM_BUSY, "later"),
+            HANG_UP,
+            SILENT,
+        ):
+            producer.send("Orders", b"")
+            broker.script(SEND, script)
+            with pytest.raises(OgiveError) as caught:
+                producer.send("Orders", b"x", timeout_s=0.05 if script is SILENT else WAIT_S)
+            assert producer.in_flight == 0
+            assert isinstance(caught.value, BrokerError) != caught.value.outcome_unknown
+            found.append(str(caught.value).partition(" within ")[0])
+        with pytest.raises(MessageIllegal, match="over the limit"):
+            producer.send("Orders", b"", properties={"long": "x" * 40_000})
+    lost = f"no answer from broker-a ({broker.address})"
+    assert found == [
+        f"{broker.address} answered 13 MESSAGE_ILLEGAL: no",
+        f"{broker.address} answered 2 SYSTEM_BUSY: later",
+        lost,
+        lost,
+    ]
+
+
+# --- flush, close ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_flush_and_close_wait_for_the_outcome(broker: FakeBroker, end: str) -> None:
+    with ogive.Producer(broker.address, config=ProducerConfig(send_timeout_s=WAIT_S)) as producer:
+        broker.hold(SEND)
+        results: list[SendResult] = []
+        sending = threading.Thread(target=lambda: results.append(producer.send("Orders", b"slow")))
+        sending.start()
+        until(lambda: arrived(broker, b"slow"))
+        ending = threading.Thread(target=getattr(producer, end))
+        ending.start()
+        ending.join(0.05)
+        assert ending.is_alive()
+        broker.release(SEND)
+        ending.join(WAIT_S)
+        sending.join(WAIT_S)
+        assert not ending.is_alive()
+        assert [result.status for result in results] == [SendStatus.SEND_OK]
+    until(lambda: broker.connections == 0)
+
+
+def test_a_send_that_outlives_its_client_ends_with_an_error(broker: FakeBroker) -> None:
+    client = ogive.ClientConfig(name_server=broker.address)
+    config = ProducerConfig(send_timeout_s=0.3)
+    with ogive.Producer(client=client, config=config) as producer:
+        broker.hold(SEND)
+        errors: list[OgiveError] = []
+
+        def send() -> None:
+            try:
+                producer.send("Orders", b"slow")
+            except OgiveError as exc:
+                errors.append(exc)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        until(lambda: arrived(broker, b"slow"))
+    sending.join(WAIT_S)
+    assert [one.outcome_unknown for one in errors] == [True]
+    with pytest.raises(IllegalStateError, match="closed"):
+        producer.send("Orders", b"too late")
+
+
+# --- interrupts -----------------------------------------------------------------------------------
+
+
+class Interrupted(BaseException):
+    """Raised by the handler of a signal."""
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+@pytest.mark.timeout(method="thread")
+def test_an_interrupt_at_any_moment_leaves_everything_in_order(broker: FakeBroker) -> None:
+    """Later answers belong to their messages, nothing stays in flight, and no message is stored
+    twice.
+    """
+    with ogive.Producer(broker.address) as producer:
+        interrupted = whole = 0
+        for number, delay_s in enumerate(delays(partial(producer.send, "Orders", b"first"), 300)):
+            try:
+                signalled_after(
+                    delay_s, partial(producer.send, "Orders", b"message %d" % number), interrupt
+                )
+                whole += 1
+            except Interrupted:
+                interrupted += 1
+            after = producer.send("Orders", b"after %d" % number)
+            assert broker.bodies("Orders")[0][after.queue_offset] == b"after %d" % number
+            producer.flush()
+            assert producer.in_flight == 0
+        bodies = broker.bodies("Orders")[0]
+        copies = [bodies.count(b"message %d" % i) for i in range(number + 1)]
+        assert set(copies) <= {0, 1}
+        assert interrupted > 30
+        assert sum(copies) >= whole
+
+
+def test_an_interrupted_send_says_that_nobody_knows(broker: FakeBroker) -> None:
+    with ogive.Producer(broker.address, config=ProducerConfig(send_timeout_s=WAIT_S)) as producer:
+        producer.send("Orders", b"first")
+        broker.hold(SEND)
+
+        def press() -> None:
+            until(lambda: arrived(broker, b"4711"))
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, lambda *_: interrupt())
+        pressing = threading.Thread(target=press)
+        try:
+            pressing.start()
+            with pytest.raises(Interrupted) as caught:
+                producer.send("Orders", b"4711")
+        finally:
+            pressing.join(WAIT_S)
+            signal.signal(signal.SIGUSR1, before)
+        [note] = caught.value.__notes__
+        key = broker.of(SEND)[-1].ext_fields["i"].partition("UNIQ_KEY\x01")[2].partition("\x02")[0]
+        assert note == f"The message may or may not be stored: its id is {key}."
+        broker.release(SEND)
+        assert producer.send("Orders", b"next").status is SendStatus.SEND_OK
+        assert producer.in_flight == 0
