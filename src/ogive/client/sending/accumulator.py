@@ -21,10 +21,10 @@ stored twice, as a run.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
@@ -39,12 +39,12 @@ from ogive.client.sending.pending import (
     Lane,
     Outgoing,
     PendingTopic,
+    Publishing,
     Target,
     is_final,
     is_refusal,
 )
 from ogive.errors import OgiveError, TransportError
-from ogive.model import SendResult
 from ogive.transport.connection import Connection
 from ogive.wire.message import encode_batch
 
@@ -158,32 +158,16 @@ def frame_of(run: Sequence[Outgoing], frames: SendFrames, opaque: int) -> bytes:
     )
 
 
-class OrderedEngine(Protocol):
-    """Publisher of an ordered queue."""
-
-    def succeed(self, outgoing: Outgoing, result: SendResult) -> None: ...
-    def fail(self, outgoing: Outgoing) -> None:
-        """End it with the error that its tries amount to."""
-
-    def note_failure(self, outgoing: Outgoing, error: OgiveError) -> bool:
-        """Remember a failed try; True if another one is allowed."""
-
-    async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
-        """Pause, and refresh the route where the error asks for it."""
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
-
-
 class OrderedQueue:
     """The messages for *target* in the order of their acceptance."""
 
     def __init__(
-        self, target: Target, config: ProducerConfig, connector: Connector, engine: OrderedEngine
+        self, target: Target, config: ProducerConfig, connector: Connector, publisher: Publishing
     ) -> None:
         self._target = target
         self._config = config
         self._connector = connector
-        self._engine = engine
+        self._publisher = publisher
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Outgoing] = deque()
         # on its way
@@ -233,13 +217,13 @@ class OrderedQueue:
             return
         for outgoing, result in zip(run, results, strict=True):
             outgoing.answer = answer
-            self._engine.succeed(outgoing, result)
+            self._publisher.succeed(outgoing, result)
         self.pump()
 
     def _failed(self, run: list[Outgoing], error: OgiveError) -> None:
         again: list[Outgoing] = []
         for outgoing in run:
-            repeat = self._engine.note_failure(outgoing, error)
+            repeat = self._publisher.note_failure(outgoing, error)
             if len(run) > 1 and is_refusal(error):
                 # one of them is refused: sending each alone shows which
                 outgoing.alone = True
@@ -247,17 +231,17 @@ class OrderedQueue:
             elif repeat and not outgoing.finished:
                 again.append(outgoing)
             else:
-                self._engine.fail(outgoing)
+                self._publisher.fail(outgoing)
         self._waiting.extendleft(reversed(again))
         if again and not is_final(error):
             self._pausing = True
-            self._engine.spawn(self._resume(error, again[0].tries), "send again")
+            self._publisher.spawn(self._resume(error, again[0].tries), "send again")
         else:
             self.pump()
 
     async def _resume(self, error: OgiveError, tries: int) -> None:
         try:
-            await self._engine.before_next_try(self._target.queue.topic, error, tries)
+            await self._publisher.before_next_try(self._target.queue.topic, error, tries)
         finally:
             self._pausing = False
         self.pump()
@@ -267,23 +251,16 @@ class OrderedQueue:
 MIN_SHARE: Final = 16
 
 
-class Engine(Protocol):
-    """Publisher of the accumulator."""
-
-    def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None: ...
-    def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None: ...
-    def place(self, outgoing: Outgoing) -> None:
-        """Choose a queue again."""
-
-
 class Merger:
     """The way to one broker for the messages of one producer that need no order."""
 
-    def __init__(self, lane: Lane, config: ProducerConfig, watch: Watch, engine: Engine) -> None:
+    def __init__(
+        self, lane: Lane, config: ProducerConfig, watch: Watch, publisher: Publishing
+    ) -> None:
         self._lane = lane
         self._config = config
         self._watch = watch
-        self._engine = engine
+        self._publisher = publisher
         self._loop = asyncio.get_running_loop()
         # requests; while anything waits there is at least one, whose answer lets it go
         self._on_way = 0
@@ -326,7 +303,7 @@ class Merger:
             for outgoing, result in zip(run, results, strict=True):
                 outgoing.on_way = False
                 outgoing.answer = answer
-                self._engine.stored(outgoing, target, result)
+                self._publisher.stored(outgoing, target, result)
         self._on_way -= 1
         if self._waiting:
             self._send_waiting()
@@ -341,7 +318,7 @@ class Merger:
             return
         for outgoing in run:
             if not outgoing.finished:
-                self._engine.attempt_failed(outgoing, error)
+                self._publisher.attempt_failed(outgoing, error)
 
     def _send_waiting(self) -> None:
         """A request has its answer: what waited may go."""
@@ -368,4 +345,4 @@ class Merger:
         for outgoing in waiting:
             if not outgoing.finished:
                 self._watch.drop(outgoing)
-                self._engine.place(outgoing)
+                self._publisher.place(outgoing)

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
 from ogive.client.instance import ClientInstance
 from ogive.client.sending.destinations import Destinations
 from ogive.client.sending.in_flight import Watch
-from ogive.client.sending.pending import Lane, Outgoing, Pump
+from ogive.client.sending.pending import Lane, Outgoing, Publishing, Pump
 from ogive.errors import ConnectError, NoRoute, OgiveError, TransportError
 from ogive.transport.connection import Connection
 
@@ -16,16 +16,6 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 1.0
-
-
-class Engine(Protocol):
-    """Publisher of the connector."""
-
-    def place(self, outgoing: Outgoing) -> None:
-        """Choose a queue again."""
-
-    def send(self, outgoing: Outgoing, connection: Connection) -> None:
-        """Send it to the queue that it has."""
 
 
 class Connector:
@@ -40,13 +30,13 @@ class Connector:
         patience_s: float,
         destinations: Destinations,
         watch: Watch,
-        engine: Engine,
+        publisher: Publishing,
     ) -> None:
         self._client = client
         self._patience_s = patience_s
         self._destinations = destinations
         self._watch = watch
-        self._engine = engine
+        self._publisher = publisher
         self._closed = False
 
     def park(self, lane: Lane, outgoing: Outgoing) -> None:
@@ -115,7 +105,7 @@ class Connector:
             outgoing = lane.backlog.popleft()
             self._watch.drop(outgoing)
             if not outgoing.finished:
-                self._engine.send(outgoing, connection)
+                self._publisher.send(outgoing, connection)
         stalled, lane.stalled = lane.stalled, {}
         for queue in stalled:
             queue.pump()
@@ -128,7 +118,7 @@ class Connector:
                 continue
             if self._destinations.can_be_reached(outgoing.topic):
                 self._watch.drop(outgoing)
-                self._engine.place(outgoing)
+                self._publisher.place(outgoing)
             else:
                 lane.backlog.append(outgoing)
 

@@ -3,12 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import NotWritable, auto_create_route, publish_queues
 from ogive.client.sending.in_flight import Watch
-from ogive.client.sending.pending import Lane, Outgoing, PendingTopic, Target
+from ogive.client.sending.pending import Lane, Outgoing, PendingTopic, Publishing, Target
 from ogive.errors import NoNameServer, NoRoute, OgiveError
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
 from ogive.wire.message import java_hash
@@ -135,15 +135,6 @@ PAUSE_S: Final = 0.1
 HEAD_START_S: Final = 0.1
 
 
-class Engine(Protocol):
-    """Publisher of the destinations."""
-
-    def place_in(self, topic: PendingTopic, outgoing: Outgoing) -> None:
-        """Give the message one of the topic's queues, which are known."""
-
-    def end(self, outgoing: Outgoing, error: OgiveError) -> None: ...
-
-
 class Resolver:
     """Keeps messages of topics without a route, in their order, until it is known or their time is
     up.
@@ -155,13 +146,13 @@ class Resolver:
         default_topic_queues: int,
         destinations: Destinations,
         watch: Watch,
-        engine: Engine,
+        publisher: Publishing,
     ) -> None:
         self._client = client
         self._default_topic_queues = default_topic_queues
         self._destinations = destinations
         self._watch = watch
-        self._engine = engine
+        self._publisher = publisher
         self._loop = asyncio.get_running_loop()
 
     def park(self, topic: PendingTopic, outgoing: Outgoing) -> None:
@@ -211,12 +202,12 @@ class Resolver:
             if not outgoing.finished:
                 self._watch.drop(outgoing)
                 outgoing.error = None
-                self._engine.place_in(topic, outgoing)
+                self._publisher.place_in(topic, outgoing)
             topic.backlog.popleft()
 
     def _give_up(self, topic: PendingTopic, waiting: Iterable[Outgoing], error: OgiveError) -> None:
         for outgoing in waiting:
-            self._engine.end(outgoing, error)
+            self._publisher.end(outgoing, error)
         topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
 
 

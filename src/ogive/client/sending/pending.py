@@ -3,10 +3,11 @@
 State and pure functions only.
 """
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 from ogive.client.sending.frame import SendFrames
 from ogive.errors import (
@@ -282,6 +283,40 @@ class PendingTopic:
         can be forgotten and created again.
         """
         return not self.backlog and all(target.idle for target in self.all_targets)
+
+
+class Publishing(Protocol):
+    """The publisher, as the stages that a message passes use it."""
+
+    def place(self, outgoing: Outgoing) -> None:
+        """Choose a queue, or another one."""
+
+    def place_in(self, topic: PendingTopic, outgoing: Outgoing) -> None:
+        """Choose one of the topic's queues, which are known."""
+
+    def send(self, outgoing: Outgoing, connection: Connection) -> None:
+        """Send it to the queue that was chosen."""
+
+    def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
+        """Take the answer to a try, which stored a message that needs no order."""
+
+    def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
+        """Try a message that needs no order again, or end it."""
+
+    def note_failure(self, outgoing: Outgoing, error: OgiveError) -> bool:
+        """Record a failed try. Return True if another one is allowed."""
+
+    async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
+        """Pause, and refresh the route where the error asks for it."""
+
+    def succeed(self, outgoing: Outgoing, result: SendResult) -> None: ...
+
+    def fail(self, outgoing: Outgoing) -> None:
+        """End it with the error that its tries amount to."""
+
+    def end(self, outgoing: Outgoing, error: OgiveError) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
 
 
 def is_refusal(error: OgiveError) -> bool:
