@@ -25,7 +25,6 @@ from ogive.client.config import (
 from ogive.client.hooks import run_after
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.request import Requester
-from ogive.client.sending.answer import split_result
 from ogive.client.sending.message_builder import Intake
 from ogive.client.sending.pending import Outgoing
 from ogive.client.sending.publisher import Publisher
@@ -37,6 +36,7 @@ from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 from ogive.transport.event_loop import every
 from ogive.wire.headers.send import RecallMessageRequest
+from ogive.wire.sends import split_result
 
 # type checkers know typing_extensions; at run time it is not needed, and may not be there
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, ask, request
-from ogive.errors import ProtocolError, QueryNotFound, ResponseCode, broker_error
+from ogive.errors import OgiveError, ProtocolError, QueryNotFound, ResponseCode, broker_error
 from ogive.model import (
     TOOLS_GROUP,
     MessageExt,
@@ -14,7 +14,6 @@ from ogive.model import (
     PullStatus,
     RecallResult,
     SendResult,
-    SendStatus,
 )
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
@@ -32,7 +31,6 @@ from ogive.wire.headers.send import (
     RecallMessageRequest,
     RecallMessageResponse,
     SendMessageRequestV2,
-    SendMessageResponse,
     SendReplyMessageRequestV2,
 )
 from ogive.wire.message import (
@@ -42,6 +40,7 @@ from ogive.wire.message import (
     decode_messages,
     decode_some,
 )
+from ogive.wire.sends import read_answer
 
 # messages that a look-up by key gives (defaultQueryMaxNum)
 MAX_FOUND: Final = 32
@@ -253,7 +252,6 @@ async def query_messages(
 
 
 SEND_BACK_TIMEOUT_S: Final = 5.0
-STORED: Final[dict[int, SendStatus]] = {status.value: status for status in SendStatus}
 
 
 async def send_message(
@@ -277,19 +275,11 @@ async def send_message(
     if batch:
         command.code = RequestCode.SEND_BATCH_MESSAGE
     reply = await pool.call(address, command, timeout_s)
-    status = STORED.get(reply.code)
-    if status is None:
-        raise broker_error(reply.code, reply.remark, address)
-    answer = decode_header(SendMessageResponse, reply.ext_fields)
-    queue = MessageQueue(header.topic, broker_name, answer.queue_id)
-    return SendResult(
-        status,
-        message_id or answer.msg_id,
-        answer.msg_id,
-        queue,
-        answer.queue_offset,
-        answer.recall_handle,
-    )
+    queue = MessageQueue(header.topic, broker_name, header.queue_id)
+    result = read_answer(reply, queue, address, message_id)
+    if isinstance(result, OgiveError):
+        raise result
+    return result
 
 
 async def recall_message(

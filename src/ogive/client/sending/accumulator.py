@@ -28,10 +28,8 @@ from typing import Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
-from ogive.client.sending.answer import results_of
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.destinations import targets_on
-from ogive.client.sending.frame import SendFrames
 from ogive.client.sending.in_flight import Watch
 from ogive.client.sending.message_builder import with_unique_key
 from ogive.client.sending.pending import (
@@ -45,8 +43,11 @@ from ogive.client.sending.pending import (
     is_refusal,
 )
 from ogive.errors import OgiveError, TransportError
+from ogive.model import SendResult
 from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_batch
+from ogive.wire.sends import SendEncoder, read_answer, split_result
 
 MAX_RUN: Final = 256
 BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
@@ -142,20 +143,32 @@ def start_run(
         if outgoing.deadline > latest:
             latest = outgoing.deadline
     opaque = connection.next_opaque()
-    connection.start_frame(opaque, frame_of(run, target.frames, opaque), on_answer, latest - now)
+    connection.start_frame(opaque, frame_of(run, target.encoder, opaque), on_answer, latest - now)
 
 
-def frame_of(run: Sequence[Outgoing], frames: SendFrames, opaque: int) -> bytes:
+def frame_of(run: Sequence[Outgoing], encoder: SendEncoder, opaque: int) -> bytes:
     """The request that carries *run*."""
     first = run[0]
     if len(run) > 1:
         body = encode_batch([(one.flag, one.body, one.properties) for one in run])
-        return frames.batch(opaque, first.born_ms, BATCH_PROPERTIES, body)
+        return encoder.batch(opaque, first.born_ms, BATCH_PROPERTIES, body)
     if first.batch is not None:
-        return frames.batch(opaque, first.born_ms, first.properties, first.body)
-    return frames.single(
+        return encoder.batch(opaque, first.born_ms, first.properties, first.body)
+    return encoder.single(
         opaque, first.born_ms, first.properties, first.body, first.sys_flag, first.flag
     )
+
+
+def results_of(
+    run: Sequence[Outgoing], answer: Answer, target: Target
+) -> list[SendResult] | OgiveError:
+    """Return a result for each message of one request, or the error of all."""
+    if not isinstance(answer, RemotingCommand):
+        return answer
+    result = read_answer(answer, target.queue, target.lane.address, run[0].key)
+    if not isinstance(result, SendResult):
+        return result
+    return [result] if len(run) == 1 else split_result(result, [outgoing.key for outgoing in run])
 
 
 class OrderedQueue:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from ogive.client.sending.frame import SendFrames
 from ogive.errors import (
     BrokerBusy,
     BrokerError,
@@ -23,6 +22,7 @@ from ogive.errors import (
 from ogive.model import MessageQueue, SendResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
+from ogive.wire.sends import SendEncoder
 
 # what a message in flight holds besides its body and properties
 OVERHEAD_BYTES: Final = 512
@@ -228,12 +228,14 @@ class Pump(Protocol):
 class Target:
     """One queue to send to; *ordered* takes the messages that must keep their order."""
 
-    __slots__ = ("frames", "lane", "ordered", "queue", "sent")
+    __slots__ = ("encoder", "lane", "ordered", "queue", "sent")
 
-    def __init__(self, queue: MessageQueue, lane: Lane, frames: SendFrames, sent: int = 0) -> None:
+    def __init__(
+        self, queue: MessageQueue, lane: Lane, encoder: SendEncoder, sent: int = 0
+    ) -> None:
         self.queue = queue
         self.lane = lane
-        self.frames = frames
+        self.encoder = encoder
         self.ordered: Pump | None = None
         # messages that might have gone elsewhere: batches go where the fewest went
         self.sent = sent

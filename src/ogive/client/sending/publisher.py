@@ -37,7 +37,6 @@ from ogive.client.sending.accumulator import Merger, OrderedQueue, form
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.delay_levels import LevelCheck
 from ogive.client.sending.destinations import Destinations, Resolver, pinned_target
-from ogive.client.sending.frame import SendFrames
 from ogive.client.sending.in_flight import Room, Watch
 from ogive.client.sending.message_builder import with_unique_key
 from ogive.client.sending.pending import (
@@ -60,6 +59,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue, SendResult, SendStatus
 from ogive.transport.connection import Connection
+from ogive.wire.sends import SendEncoder
 
 log = logging.getLogger(__name__)
 
@@ -102,14 +102,15 @@ class Publisher:
         return lane
 
     def _make_target(self, queue: MessageQueue, lane: Lane, sent: int) -> Target:
-        return Target(
+        config = self.client.config
+        encoder = SendEncoder(
+            self.config.group,
             queue,
-            lane,
-            SendFrames(
-                self.config.group, queue, self.config.default_topic_queues, self.client.config
-            ),
-            sent,
+            self.config.default_topic_queues,
+            config.credentials,
+            config.request_fields,
         )
+        return Target(queue, lane, encoder, sent)
 
     def _route_changed(self, name: str) -> None:
         topic, route = self._topics.get(name), self.client.routes.known(name)
@@ -255,7 +256,7 @@ class Publisher:
             ) from None
         opaque = connection.next_opaque()
         connection.write(
-            target.frames.single(
+            target.encoder.single(
                 opaque,
                 now_ms,
                 properties,
