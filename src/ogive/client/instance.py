@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, TypeVar
 
 from ogive.client import rpc
 from ogive.client.broker_requests import BrokerRequests
@@ -521,6 +521,21 @@ class _FullBeat:
 
     task: asyncio.Task[bool | OgiveError]
     waiting: int = 0
+
+
+class OnlyAsyncWith:
+    """Explains ``with`` on an object of asyncio. Type checkers refuse it by themselves."""
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                f"this {type(self).__name__} is for asyncio and takes `async with`; the one that "
+                "blocks is in ogive, not ogive.aio"
+            )
+
+        def __exit__(self, *_: object) -> NoReturn:
+            self.__enter__()
 
 
 class ClientOwner:

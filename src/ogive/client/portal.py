@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ogive.client.submit_future import Completions
 from ogive.errors import IllegalStateError, OgiveError
 from ogive.transport.event_loop import new_event_loop
 
@@ -49,7 +48,6 @@ class Portal:
         self._wakers: list[int] = []
         # whether it closes first
         self._open: dict[Closable, bool] = {}
-        self.completions = Completions()
         self._stopped = False
         self._unclaimed = ["the loop"]
         self._thread: threading.Thread | None = None

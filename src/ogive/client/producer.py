@@ -23,14 +23,13 @@ from ogive.client.config import (
     own_config,
 )
 from ogive.client.hooks import run_after
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
 from ogive.client.request import Requester
 from ogive.client.sending.message_builder import Intake
 from ogive.client.sending.pending import Outgoing
 from ogive.client.sending.publisher import Publisher
 from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
-from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult

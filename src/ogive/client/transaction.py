@@ -38,11 +38,10 @@ from ogive.client.hooks import (
     must_pass,
     running_task,
 )
-from ogive.client.instance import ClientInstance
+from ogive.client.instance import ClientInstance, OnlyAsyncWith
 from ogive.client.listener import is_async
 from ogive.client.sending.pending import Outgoing
 from ogive.client.sending.publisher import Publisher
-from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
 from ogive.keywords import explains
 from ogive.model import MessageExt, PropertyName, SendResult, SendStatus

@@ -18,10 +18,9 @@ from typing import Any, Final, Self, TypeVar
 from ogive.client import rpc
 from ogive.client.admin.records import GroupSummary, TopicKind, TopicSummary, topic_kind
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
 from ogive.client.namespace import Namespace
 from ogive.client.routes import MASTER_ID, similar_topics
-from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import (
     BrokerError,
     GroupNotExist,

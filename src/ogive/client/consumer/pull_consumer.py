@@ -16,9 +16,8 @@ from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.namespaced_listener import wired_on_change
 from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.subscription import OnChange
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
 from ogive.client.listener import Start, validate_start
-from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains
 from ogive.model import MessageExt, MessageQueue, PullResult, check_offset

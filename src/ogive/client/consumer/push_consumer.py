@@ -20,9 +20,8 @@ from ogive.client.consumer.member import PushMember, check_one_group
 from ogive.client.consumer.message_iterator import DeliveryService, IncomingMessage, no_function
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.subscription import MemberContext, OnChange
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
-from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explained, explains
 from ogive.model import MessageQueue

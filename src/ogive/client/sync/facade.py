@@ -5,13 +5,27 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ogive.client.portal import Portal, portal
-from ogive.client.with_blocks import OnlyWith
 from ogive.errors import IllegalStateError, OgiveError
 
 log = logging.getLogger(__name__)
+
+
+class OnlyWith:
+    """Explains ``async with`` on an object that blocks. Type checkers refuse it by themselves."""
+
+    if not TYPE_CHECKING:
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError(
+                f"this {type(self).__name__} blocks and takes `with`; the one for `async with` is "
+                "in ogive.aio"
+            )
+
+        def __aexit__(self, *_: object) -> NoReturn:
+            self.__aenter__()
 
 
 class Facade(OnlyWith, ABC):

@@ -13,10 +13,9 @@ from ogive.client.instance import ClientInstance
 from ogive.client.portal import OneShot, Portal
 from ogive.client.producer import B
 from ogive.client.sending.pending import Outgoing, unknown_outcome
-from ogive.client.submit_future import SubmitFuture
-from ogive.client.sync.facade import Facade
+from ogive.client.sync.facade import Facade, OnlyWith
+from ogive.client.sync.submit_future import Completions, SubmitFuture
 from ogive.client.transaction import Check
-from ogive.client.with_blocks import OnlyWith
 from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 
@@ -56,6 +55,7 @@ class Producer(Facade, Generic[B]):
             config=config,
             client=client,
         )
+        self._completions = Completions()
 
     def start(self) -> None:
         """Start without connecting: the first message does.
@@ -161,7 +161,7 @@ class Producer(Facade, Generic[B]):
             deliver_at,
             delay_s,
         )
-        future: SubmitFuture[SendResult] = SubmitFuture(self._live().completions)
+        future: SubmitFuture[SendResult] = SubmitFuture(self._completions)
         outgoing.future = future
         self._submit(outgoing, self._producer.budget_s(timeout_s))
         return future
