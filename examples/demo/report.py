@@ -11,10 +11,11 @@ from typing import Final
 from examples.demo import names
 from examples.demo.dataset import NEW_YORK
 from examples.demo.figures import Check, Hours
+from examples.demo.heat_map import HeatRow, heat_map
 from examples.demo.page import PAGE, STYLE
 from examples.demo.timeline import Timeline
 from examples.demo.truth import Figures
-from ogive.console.charts import Band, Curve, HeatRow, heat_map, line_chart
+from ogive.console.charts import Band, Curve, line_chart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,18 +1,12 @@
-"""Plots as inline SVG, and the figures of the last minutes for them.
+"""Plots as inline SVG.
 
-Colours are CSS classes and variables, so that the page decides about light and dark. Figures are
-collected while somebody looks: nothing is asked just for a plot.
+Colours are CSS classes and variables, so that the page decides about light and dark.
 """
 
-import colorsys
-import itertools
 import math
-import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Final
 
 # (place on the level axis, value), places rising
 Points = list[tuple[float, float]]
@@ -22,7 +16,6 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
 _TICK_ROOM = 46
 # pixels for a letter of a phase's name on a narrow page
 _LETTER_ROOM = 12
-_CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +34,6 @@ class Band:
     label: str
     start: float
     end: float
-
-
-@dataclass(frozen=True, slots=True)
-class HeatRow:
-    """One row of cells, None where there is nothing to show; *details* are the cells' tooltips."""
-
-    label: str
-    cells: Sequence[float | None]
-    details: Sequence[str]
 
 
 def seconds(at: float) -> str:
@@ -87,7 +71,7 @@ def line_chart(
     def y(value: float) -> float:
         return height - _BOTTOM - value / top * (height - _TOP - _BOTTOM)
 
-    parts = [_open(width, height, title)]
+    parts = [svg_open(width, height, title)]
     for index, band in enumerate(bands):
         left, right = x(band.start), x(band.end)
         size = f'width="{right - left:.1f}" height="{height - _TOP - _BOTTOM}"'
@@ -96,11 +80,11 @@ def line_chart(
             f"{size}><title>{escape(band.label)}</title></rect>"
         )
         if right - left > _LETTER_ROOM * len(band.label):
-            parts.append(_text(left + 6, _TOP + 18, band.label, "phase", "start"))
+            parts.append(svg_text(left + 6, _TOP + 18, band.label, "phase", "start"))
     for value in y_ticks:
         parts.append(f'<path class="grid" d="M{_LEFT} {y(value):.1f}H{width - _RIGHT}"/>')
-        parts.append(_text(_LEFT - 8, y(value) + 4, short(value), "tick", "end"))
-    parts += [_text(x(at), height - 10, place(at), "tick") for at in x_ticks if at <= end]
+        parts.append(svg_text(_LEFT - 8, y(value) + 4, short(value), "tick", "end"))
+    parts += [svg_text(x(at), height - 10, place(at), "tick") for at in x_ticks if at <= end]
     for line in lines:
         # a line from a point to itself is drawn as a dot
         ends = line.points * 2 if len(line.points) == 1 else line.points
@@ -122,93 +106,11 @@ def legend(lines: Sequence[Curve]) -> str:
     return f'<p class="legend">{entries}</p>'
 
 
-def heat_map(
-    title: str,
-    rows: Sequence[HeatRow],
-    columns: Sequence[str],
-    *,
-    hue: int,
-    low: float,
-    high: float,
-    digits: int,
-) -> str:
-    """Draw rows of coloured cells with their numbers; *low* and *high* are the ends of the scale,
-    pale and strong.
-
-    In two halves, which the page puts side by side where it is wide enough.
-    """
-    cuts = (0, (len(columns) + 1) // 2, len(columns))
-    halves = (
-        _heat_map(title, rows, columns, range(first, last), hue, low, high, digits)
-        for first, last in itertools.pairwise(cuts)
-    )
-    return f'<div class="halves">{"".join(halves)}</div>'
-
-
-def _heat_map(
-    title: str,
-    rows: Sequence[HeatRow],
-    columns: Sequence[str],
-    shown: range,
-    hue: int,
-    low: float,
-    high: float,
-    digits: int,
-) -> str:
-    parts = [
-        _open(
-            _HEAT_LEFT + _CELL_WIDTH * len(shown) + 2,
-            _HEAT_TOP + _CELL_HEIGHT * len(rows) + 2,
-            title,
-        )
-    ]
-    parts += [
-        _text(_HEAT_LEFT + _CELL_WIDTH * (at + 0.5), 14, columns[index], "hour")
-        for at, index in enumerate(shown)
-    ]
-    for row_index, row in enumerate(rows):
-        top = _HEAT_TOP + row_index * _CELL_HEIGHT
-        parts.append(_text(0, top + _CELL_HEIGHT / 2 + 5, row.label, "row", "start"))
-        for at, index in enumerate(shown):
-            value = row.cells[index]
-            if value is not None:
-                strength = min(1.0, max(0.0, (value - low) / (high - low)))
-                cell = _cell(
-                    _HEAT_LEFT + at * _CELL_WIDTH, top, f"{value:z.{digits}f}", hue, strength
-                )
-                parts.append(f"<g><title>{escape(row.details[index])}</title>{cell}</g>")
-    return "".join((*parts, "</svg>"))
-
-
-def _cell(left: float, top: float, text: str, hue: int, strength: float) -> str:
-    """Draw a box with a number, pale at *strength* 0 and strong at 1."""
-    size = f'width="{_CELL_WIDTH - 2}" height="{_CELL_HEIGHT - 2}" rx="4"'
-    colour = colorsys.hls_to_rgb(hue / 360, 0.95 - 0.58 * strength, 0.62)
-    fill = "#" + "".join(f"{round(255 * part):02x}" for part in colour)
-    box = f'<rect x="{left + 1:g}" y="{top + 1:g}" {size} fill="{fill}"/>'
-    ink = "cell pale" if luminance(colour) < _MIDDLE else "cell"
-    return box + _text(left + _CELL_WIDTH / 2, top + _CELL_HEIGHT / 2 + 5, text, ink)
-
-
-_MIDDLE = math.sqrt(1.05 * 0.05) - 0.05
-"""The luminance on which black and white can be read equally well: 4.6 : 1, where 4.5 : 1 is asked
-for (WCAG 2, AA).
-"""
-
-
-def luminance(colour: tuple[float, float, float]) -> float:
-    """Return the relative luminance of an sRGB colour whose parts are 0 to 1 (WCAG 2)."""
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _open(width: float, height: float, title: str) -> str:
+def svg_open(width: float, height: float, title: str) -> str:
     return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
 
 
-def _text(x: float, y: float, text: str, style: str, anchor: str = "middle") -> str:
+def svg_text(x: float, y: float, text: str, style: str, anchor: str = "middle") -> str:
     return (
         f'<text class="{style}" text-anchor="{anchor}" x="{x:.1f}" '
         f'y="{y:.1f}">{escape(text)}</text>'
@@ -231,64 +133,3 @@ def short(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
-
-
-WINDOW_S: Final = 600.0
-# shortest time between two samples of a series
-STEP_S: Final = 2.0
-# a longer pause breaks the curve: nobody looked
-GAP_S: Final = 45.0
-MAX_SERIES: Final = 1024
-
-Series = tuple[str, ...]
-
-
-class Samples:
-    """Samples by series.
-
-    Each is bounded by its window and step, and the least recently viewed one is dropped first.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._series: OrderedDict[Series, deque[tuple[float, float]]] = OrderedDict()
-
-    def add(self, series: Series, value: float) -> None:
-        now = self._clock()
-        points = self._series.setdefault(series, deque())
-        self._series.move_to_end(series)
-        if points and now - points[-1][0] < STEP_S:
-            return
-        points.append((now, value))
-        while points[0][0] < now - WINDOW_S:
-            points.popleft()
-        while len(self._series) > MAX_SERIES:
-            self._series.popitem(last=False)
-
-    def curves(self, series: Series) -> list[Points]:
-        """Return stretches without a gap, of (minutes before now, value): the places rise to 0."""
-        return self._stretches(list(self._series.get(series, ())))
-
-    def rates(self, series: Series) -> list[Points]:
-        """Return the same for the growth of a total per second; a total that falls
-        was restarted.
-        """
-        pairs = itertools.pairwise(self._series.get(series, ()))
-        return self._stretches(
-            [
-                (t1, max(0.0, (v1 - v0) / (t1 - t0)))
-                for (t0, v0), (t1, v1) in pairs
-                if t1 - t0 <= GAP_S
-            ]
-        )
-
-    def _stretches(self, points: list[tuple[float, float]]) -> list[Points]:
-        now, found, before = self._clock(), list[Points](), 0.0
-        for at, value in points:
-            if now - at > WINDOW_S:
-                continue
-            if not found or at - before > GAP_S:
-                found.append([])
-            found[-1].append(((at - now) / 60, value))
-            before = at
-        return found
