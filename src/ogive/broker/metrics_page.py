@@ -53,7 +53,7 @@ from ogive.model import (
     is_system_group,
 )
 from ogive.store.record import store_timestamp
-from ogive.transport.monitoring import Histogram, Labels, MetricsText, Rows
+from ogive.transport.prometheus import Histogram, Labels, MetricsText, Rows
 from ogive.wire.codes import Decision, LanguageCode, RequestCode, version_name
 
 MAX_SERIES: Final = 20_000

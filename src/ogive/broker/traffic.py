@@ -17,7 +17,7 @@ from typing import Final, Generic, Literal, NamedTuple, Self, TypeVar
 from ogive.broker.windowed_counters import Counts, WindowDelta, WindowedCounter, WindowedCounters
 from ogive.errors import OgiveError
 from ogive.store.types import NewMessage, PutDone, PutResult
-from ogive.transport.monitoring import Histogram
+from ogive.transport.prometheus import Histogram
 from ogive.wire.codes import RequestCode
 
 # BrokerMetricsManager.java

@@ -1,4 +1,4 @@
-"""Minimal HTTP server for monitoring pages, and Prometheus's text format.
+"""Minimal HTTP server for monitoring pages.
 
 It answers GET and HEAD, one request per connection, everything bounded.
 
@@ -10,9 +10,9 @@ meant for this machine.
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlsplit
 
 from ogive.errors import ConnectError
@@ -40,6 +40,8 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """Answer to a request."""
+
     status: int
     text: str
     content_type: str = "text/plain; charset=utf-8"
@@ -62,7 +64,7 @@ def names_this_server(host: str, names: Collection[str] = LOCAL_NAMES) -> bool:
 
 
 class PageServer:
-    """*pages*: path to what makes the page, within TIMEOUT_S."""
+    """Server of *pages*, each by its path. A page must be made within TIMEOUT_S."""
 
     def __init__(self, pages: Mapping[str, Make], *, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -76,7 +78,7 @@ class PageServer:
         return join_address(self.host, self.port)
 
     async def start(self) -> None:
-        """Raises ConnectError when the address is taken."""
+        """Listen. Raises ConnectError if the address is taken."""
         try:
             listening = listening_socket(self.host, self.port, v6_only=True)
         except OSError as exc:
@@ -147,66 +149,10 @@ class PageServer:
 
 
 def _hosts(head: bytes) -> list[str]:
-    """The values of all Host headers; probes in HTTP/1.0 send none."""
+    """Return the values of all Host headers; probes in HTTP/1.0 send none."""
     lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
     return [
         value.strip().decode("latin-1")
         for name, _, value in lines
         if name.strip().lower() == b"host"
     ]
-
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-Labels = Mapping[str, object]
-Rows = Iterable[tuple[Labels, float]]
-
-
-class Histogram(NamedTuple):
-    """Histogram of values: for each of *bounds* the number of values up to it (so each value counts
-    in the following ones as well), their number, and their sum.
-    """
-
-    bounds: Sequence[float]
-    at_most: Sequence[int]
-    all: int
-    total: float
-
-
-class MetricsText:
-    """One metric after the other. *common*: labels of every line."""
-
-    def __init__(self, common: Labels | None = None) -> None:
-        self._common = common or {}
-        self._lines: list[str] = []
-
-    def add(self, name: str, kind: str, help_text: str, rows: Rows) -> None:
-        """*kind*: counter or gauge. A row is a line's labels and its value."""
-        self._lines += (f"# HELP {name} {help_text}", f"# TYPE {name} {kind}")
-        for labels, value in rows:
-            self._line(name, labels, value)
-
-    def histogram(
-        self, name: str, help_text: str, rows: Iterable[tuple[Labels, Histogram]]
-    ) -> None:
-        """A row is a histogram and its labels."""
-        self._lines += (f"# HELP {name} {help_text}", f"# TYPE {name} histogram")
-        for labels, (bounds, at_most, count, total) in rows:
-            for bound, below in zip(bounds, at_most, strict=True):
-                self._line(f"{name}_bucket", {**labels, "le": float(bound)}, below)
-            self._line(f"{name}_bucket", {**labels, "le": "+Inf"}, count)
-            self._line(f"{name}_sum", labels, total)
-            self._line(f"{name}_count", labels, count)
-
-    def _line(self, name: str, labels: Labels, value: float) -> None:
-        shown = ",".join(
-            f'{label}="{_escaped(str(text))}"' for label, text in {**self._common, **labels}.items()
-        )
-        self._lines.append(f"{name}{{{shown}}} {int(value) if value % 1 == 0 else value}")
-
-    def text(self) -> str:
-        return "\n".join(self._lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
