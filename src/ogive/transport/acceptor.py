@@ -31,7 +31,7 @@ _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 def listening_socket(host: str, port: int, *, v6_only: bool = False) -> socket.socket:
     """Listen on an IP address, or on 127.0.0.1 for localhost. Raises OSError.
 
-    uvloop would look even an address up in threads of libuv, see ``names.py``.
+    uvloop would look even an address up in threads of libuv, see look_up().
     """
     host = "127.0.0.1" if host == "localhost" else host
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)

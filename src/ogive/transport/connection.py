@@ -23,9 +23,8 @@ from ogive.errors import (
     TransportError,
 )
 from ogive.transport.deadlines import Deadlines
-from ogive.transport.event_loop import SLICE_S
+from ogive.transport.event_loop import SLICE_S, look_up
 from ogive.transport.limits import Limits
-from ogive.transport.names import look_up
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import FrameDecoder

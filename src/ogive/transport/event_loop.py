@@ -1,32 +1,47 @@
-"""Event loop for everything in ogive: end-of-iteration work, time slices, periodic jobs.
+"""Event loop for everything in ogive: end-of-iteration work, time slices, host names, tasks.
 
 Work at the end of an iteration is done once for everything in it: one write to the log, one write
 to each socket.
 """
 
 import asyncio
+
+# Otherwise the first thread that looks a name up imports it, and a child that is forked in this
+# moment waits for ever for the lock of the import.
+import encodings.idna  # noqa: F401
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from ogive.errors import OgiveError
-from ogive.transport.names import look_up
+
+log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
+T = TypeVar("T")
+R = TypeVar("R")
 
 # what came together is carried out for so long before others have their turn
 SLICE_S: Final = 0.01
 # tasks that are woken for a slice
 AT_ONCE: Final = 64
+# tasks of one call of each()
+TASKS_AT_ONCE: Final = 32
+# between two reports that the process has no free descriptor
+REPORT_S: Final = 10.0
+# asyncio's words
+_NO_DESCRIPTOR: Final = "socket.accept() out of system resource"
 
 
 class Turn:
-    """Jobs for the end of the turn, in order; what they bring along follows in the same turn.
+    """Jobs for the end of an iteration of the loop, in order.
 
-    The loop runs them when it has read every socket that had something, unless whoever brings them
-    has taken that upon itself with hold().
+    Jobs that they add run in the same iteration. The loop runs them when it has read every socket
+    that had something, unless a caller of hold() runs them itself.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -62,7 +77,7 @@ class Turn:
                 self._loop.call_soon(self.run)
 
     def call_from_thread(self, job: Job) -> None:
-        """Any thread: have *job* called on the loop soon, and then what it brings along."""
+        """Call *job* on the loop soon, and then the jobs that it adds. Any thread may call this."""
         self._loop.call_soon_threadsafe(self._run_with, job)
 
     def _run_with(self, job: Job) -> None:
@@ -71,8 +86,9 @@ class Turn:
 
 
 class Slices:
-    """Has tasks that came together go on in slices, between which the loop turns, and in order; at
-    least one in each slice.
+    """Time slices for tasks that came together: between two slices the loop runs other work.
+
+    The tasks go on in order, at least one in each slice.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -85,7 +101,7 @@ class Slices:
         self._turning = False
 
     async def mine(self) -> None:
-        """Return when the slice has time left."""
+        """Wait until the slice has time left."""
         loop = asyncio.get_running_loop()
         if not self._turning:
             self._turning = True
@@ -122,17 +138,10 @@ class Slices:
             asyncio.get_running_loop().call_soon(self._next)
 
 
-log = logging.getLogger(__name__)
-
-REPORT_S: Final = 10.0
-# asyncio's words
-_NO_DESCRIPTOR: Final = "socket.accept() out of system resource"
-
-
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed (the extra ``fast``), else the standard one.
+    """Return uvloop's loop where it is installed (the extra ``fast``), else the standard one.
 
-    It saves about a seventh of a broker's work.
+    uvloop saves about a seventh of a broker's work.
     """
     uvloop = _uvloop()
     if uvloop is not None:
@@ -149,7 +158,7 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
 
     class Loop(uvloop.Loop):
-        """Looks names up as ``names.py`` does, in ``sock_connect``, too.
+        """uvloop's loop with look_up() for host names, in ``sock_connect``, too.
 
         ``create_connection`` with a name and ``create_server`` with a host still use libuv's
         threads: they are called with addresses and sockets only.
@@ -171,8 +180,10 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class _Reports:
-    """A process without a free descriptor would log a thousand tracebacks a second while clients
-    wait to be accepted, and fill the disk.
+    """Exception handler that reports a process without a free descriptor in one line.
+
+    asyncio would log a thousand tracebacks a second while clients wait to be accepted, and fill the
+    disk.
     """
 
     def __init__(self) -> None:
@@ -189,10 +200,21 @@ class _Reports:
             )
 
 
-TASKS_AT_ONCE: Final = 32
+async def look_up(
+    host: Any, port: Any, *, family: int = 0, proto: int = 0, flags: int = 0
+) -> list[Any]:
+    """Return what ``socket.getaddrinfo`` returns for TCP, asked in one of Python's threads.
 
-T = TypeVar("T")
-R = TypeVar("R")
+    uvloop asks in threads of libuv. When a forked child exits, libuv joins them, although the child
+    does not have them, and crashes.
+
+    Raises OSError, ValueError.
+    """
+    ask = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, proto)
+    try:
+        return ask(flags | socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await asyncio.get_running_loop().run_in_executor(None, ask, flags)
 
 
 async def every(
@@ -221,8 +243,9 @@ async def every(
 
 
 def watch(task: asyncio.Task[None]) -> None:
-    """Log it when *task*, which runs until it is cancelled, ends otherwise: that is a bug, and
-    nobody awaits the task before its stop.
+    """Log the end of *task* if it was not cancelled.
+
+    That is a bug, and nobody awaits the task before its stop.
     """
     task.add_done_callback(_log_end)
 
@@ -240,9 +263,9 @@ async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Ask for all *items*, a bounded number at a time; the answers in their order.
+    """Ask for all *items*, at most TASKS_AT_ONCE at a time. Return the answers in their order.
 
-    The first failure ends it.
+    The first failure cancels the other calls, and is raised.
     """
     turns = asyncio.Semaphore(TASKS_AT_ONCE)
 

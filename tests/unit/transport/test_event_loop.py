@@ -1,14 +1,20 @@
-"""What is done at the end of a turn of the loop, and for whom at the end of a read."""
+"""Work at the end of an iteration, for whom at the end of a read; slices, tasks, descriptors."""
 
 import asyncio
+import contextlib
+import errno
 import logging
+import os
+import socket
+import sys
 import threading
 
 import pytest
 
-from ogive.transport import event_loop as transport_turn
+from ogive.errors import ConnectError, NoNameServer, OgiveError
+from ogive.transport import event_loop
 from ogive.transport.connection import Connection
-from ogive.transport.event_loop import AT_ONCE, SLICE_S, Slices, Turn
+from ogive.transport.event_loop import AT_ONCE, SLICE_S, Slices, Turn, every, new_event_loop
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
@@ -204,7 +210,7 @@ class Steps:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, part: float) -> None:
-        monkeypatch.setattr(transport_turn, "SLICE_S", SLICE_S)
+        monkeypatch.setattr(event_loop, "SLICE_S", SLICE_S)
         self._now, self._part = 0.0, part
         self.slices = Slices(lambda: self._now)
         self.turn = 0
@@ -249,3 +255,79 @@ async def test_a_task_that_is_cancelled_keeps_no_other_waiting(
     assert [number for _, number in steps.taken] == [0, 2, 4]
     await steps.finish([asyncio.create_task(steps.take(5))])
     assert steps.taken[-1][1] == 5
+
+
+LIMIT_S = 60.0
+
+
+class WithoutDescriptors(socket.socket):
+    """Nobody can be accepted."""
+
+    def accept(self) -> tuple[socket.socket, object]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_clients_that_cannot_be_accepted_are_one_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio tells of each try to take one of a whole backlog, with a traceback."""
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    async def wait_in_vain() -> None:
+        listener = WithoutDescriptors()
+        listener.bind(("127.0.0.1", 0))
+        server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, sock=listener, backlog=100
+        )
+        client = socket.create_connection(listener.getsockname())
+        async with asyncio.timeout(LIMIT_S):
+            while not caplog.records:
+                await asyncio.sleep(0)
+        client.close()
+        server.close()
+
+    with caplog.at_level(logging.ERROR), asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(wait_in_vain())
+    assert [record.getMessage() for record in caplog.records] == [
+        "clients wait to connect: [Errno 24] Too many open files; raise the limit (ulimit -n)"
+    ]
+
+
+def test_other_faults_are_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    loop = new_event_loop()
+    loop.call_exception_handler({"message": "something else"})
+    loop.close()
+    assert [record.getMessage() for record in caplog.records] == ["something else"]
+
+
+async def test_a_job_that_fails_is_one_line_until_it_works_or_fails_otherwise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The texts of an outage differ in the number of tries."""
+    outcomes: list[OgiveError | None] = [
+        *(
+            NoNameServer("tried 7 times"),
+            NoNameServer("tried 6 times"),
+            ConnectError("refused"),
+            None,
+        ),
+        *(None, NoNameServer("again")),
+    ]
+
+    async def job() -> None:
+        if not outcomes:
+            raise asyncio.CancelledError
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+
+    with caplog.at_level(logging.INFO), contextlib.suppress(asyncio.CancelledError):
+        await every(0.0, job, name="routes")
+    assert caplog.messages == [
+        "routes: failed, tried again every 0.0 s: tried 7 times",
+        "routes: failed, tried again every 0.0 s: refused",
+        "routes: works again",
+        "routes: failed, tried again every 0.0 s: again",
+    ]

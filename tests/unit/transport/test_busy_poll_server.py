@@ -1,6 +1,6 @@
 """A loop that looks for the next request, and when a server has it do so.
 
-See test_expectation.py.
+See test_busy_poll.py.
 """
 
 import asyncio
