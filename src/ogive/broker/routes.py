@@ -20,9 +20,13 @@ from ogive.broker.sends import reply_messages, send, send_back, transaction
 from ogive.broker.services import Context
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.acls import USER_SUBJECT
-from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.configs import (
+    SubscriptionGroupConfig,
+    TopicConfig,
+    group_configs_loads,
+    topic_configs_loads,
+)
 from ogive.wire.bodies.json_fields import dumps, loads_object
-from ogive.wire.bodies.stats import group_configs_loads, topic_configs_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.frame import MAX_FRAME_BYTES

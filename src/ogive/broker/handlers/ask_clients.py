@@ -28,12 +28,8 @@ from ogive.broker.state.client_table import Client
 from ogive.errors import OgiveError, RequestTimeout, ResponseCode, TransportError
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.stats import (
-    ProducerInfo,
-    consumer_status_loads,
-    group_status_dumps,
-    producer_table_dumps,
-)
+from ogive.wire.bodies.clients import ProducerInfo, producer_table_dumps
+from ogive.wire.bodies.stats import consumer_status_loads, group_status_dumps
 from ogive.wire.codes import LanguageCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.admin import GetAllProducerInfoRequest, InvokeGetConsumerStatusRequest

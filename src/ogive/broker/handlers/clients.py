@@ -68,17 +68,19 @@ from ogive.errors import ConnectError, InvalidOption, ResponseCode
 from ogive.model import RETRY_PREFIX, MessageQueue, validate_group, validate_topic
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.clients import (
+    AssignmentQuery,
     ConsumerData,
     HeartbeatData,
     LockBatchBody,
+    RequestMode,
     SubscriptionData,
     consumer_ids_dumps,
     locked_queues_dumps,
+    pull_assignments_dumps,
 )
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.bodies.json_fields import PERM_READ, loads_object
 from ogive.wire.bodies.routes import QueueData
-from ogive.wire.bodies.stats import AssignmentQuery, RequestMode, pull_assignments_dumps
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.admin import QueryAssignmentRequest, SetMessageRequestModeRequest
 from ogive.wire.headers.clients import (

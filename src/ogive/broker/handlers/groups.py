@@ -60,9 +60,9 @@ from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.store.file_reader import each_or_cold
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig, group_configs_loads
 from ogive.wire.bodies.json_fields import PERM_WRITE, dumps, loads_object
-from ogive.wire.bodies.stats import group_configs_loads, offset_table_dumps
+from ogive.wire.bodies.stats import offset_table_dumps
 from ogive.wire.codes import BEYOND_THE_END
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.admin import (

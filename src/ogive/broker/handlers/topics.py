@@ -46,16 +46,11 @@ from ogive.model import MessageQueue
 from ogive.store.file_reader import each_or_cold
 from ogive.store.message_store import MessageStore
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.clients import group_list_dumps
-from ogive.wire.bodies.configs import DataVersion, TopicConfig
+from ogive.wire.bodies.clients import group_list_dumps, group_subscription_dumps
+from ogive.wire.bodies.configs import DataVersion, TopicConfig, topic_configs_loads
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.routes import topic_list_dumps
-from ogive.wire.bodies.stats import (
-    TopicOffset,
-    group_subscription_dumps,
-    topic_configs_loads,
-    topic_stats_dumps,
-)
+from ogive.wire.bodies.stats import TopicOffset, topic_stats_dumps
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.admin import (
     AllTopicConfigResponse,

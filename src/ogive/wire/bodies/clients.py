@@ -1,4 +1,4 @@
-"""Heartbeats, members, subscriptions and queue locks."""
+"""Heartbeats, clients, subscriptions, assignments and queue locks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from ogive.wire.bodies.json_fields import (
     dumps,
     get_field,
     get_list,
+    get_table,
     listed,
     loads_object,
     member,
@@ -51,7 +52,7 @@ class SubscriptionData(JsonObject):
 
     @classmethod
     def of_tags(cls, topic: str, expression: str = "*", version: int = 0) -> Self:
-        """``a || b``, or ``*`` (also empty) for all."""
+        """Subscribe to tags: ``a || b``, or ``*`` (also empty) for all."""
         words = tuple(
             dict.fromkeys(word.strip() for word in expression.split("||") if word.strip())
         )
@@ -67,7 +68,7 @@ class SubscriptionData(JsonObject):
 
     @classmethod
     def of_sql(cls, topic: str, expression: str, version: int = 0) -> Self:
-        """A condition over the properties of messages."""
+        """Subscribe by a condition over the properties of messages."""
         return cls(topic=topic, expression=expression, version=version, expression_type=SQL92)
 
 
@@ -197,11 +198,6 @@ class Connection(JsonObject):
     version: int
 
 
-def _subscription_table(obj: Mapping[str, Any], name: str) -> dict[str, SubscriptionData]:
-    table = get_field(obj, name, dict, {})
-    return {str(topic): SubscriptionData.from_json(value) for topic, value in table.items()}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConnection(JsonObject):
     """The members of a group and what they subscribe to. Source: ConsumerConnection.java."""
@@ -211,7 +207,7 @@ class ConsumerConnection(JsonObject):
     )
     subscriptions: Mapping[str, SubscriptionData] = member(
         "subscriptionTable",
-        read=_subscription_table,
+        read=lambda obj, name: get_table(obj, name, SubscriptionData.from_json),
         write=lambda table: {topic: one.to_json() for topic, one in table.items()},
     )
     consume_type: str
@@ -235,3 +231,69 @@ def group_list_dumps(groups: Iterable[str]) -> bytes:
 
 def group_list_loads(body: bytes) -> list[str]:
     return get_list(loads_object(body), "groupList", as_text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerInfo(JsonObject):
+    """A producer in GET_ALL_PRODUCER_INFO; *seen_ms* is the time of its last heartbeat.
+
+    Source: ProducerInfo.java.
+    """
+
+    client_id: str
+    # as Java prints a socket's address
+    address: str = member("remoteIP", write=lambda address: f"/{address}")
+    language: str
+    version: int
+    seen_ms: int = member("lastUpdateTimestamp")
+
+
+def producer_table_dumps(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
+    """Source: ProducerTableInfo.java."""
+    return dumps(
+        {"data": {group: [info.to_json() for info in infos] for group, infos in groups.items()}}
+    )
+
+
+def group_subscription_dumps(
+    group: str, topic: str, subscription: SubscriptionData | None
+) -> bytes:
+    """Answer of QUERY_SUBSCRIPTION_BY_CONSUMER. Source: QuerySubscriptionResponseBody.java."""
+    return dumps(
+        {
+            "group": group,
+            "subscriptionData": None if subscription is None else subscription.to_json(),
+            "topic": topic,
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentQuery(JsonObject):
+    """Body of QUERY_ASSIGNMENT. Source: QueryAssignmentRequestBody.java."""
+
+    topic: str
+    group: str = member("consumerGroup")
+    client_id: str
+    strategy: str = member("strategyName")
+    message_model: str = member(absent="CLUSTERING")
+
+
+def pull_assignments_dumps(queues: Iterable[MessageQueue]) -> bytes:
+    """Answer of QUERY_ASSIGNMENT: queues to be pulled. Source: QueryAssignmentResponseBody.java."""
+    return dumps(
+        {
+            "messageQueueAssignments": [
+                {"messageQueue": queue_to_json(queue), "mode": "PULL"} for queue in queues
+            ]
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMode(JsonObject):
+    """Body of SET_MESSAGE_REQUEST_MODE. Source: SetMessageRequestModeRequestBody.java."""
+
+    topic: str
+    group: str = member("consumerGroup")
+    mode: str = member(absent="PULL")

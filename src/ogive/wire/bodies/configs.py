@@ -10,8 +10,12 @@ from ogive.wire.bodies.json_fields import (
     JsonObject,
     as_object,
     get_list,
+    loads_object,
     member,
 )
+
+# topics or groups that one request makes
+MAX_LISTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +92,19 @@ class SubscriptionGroupConfig(JsonObject):
         read=_subscriptions,
         write=lambda values: [dict(value) for value in values],
         default=None,
+    )
+
+
+def topic_configs_loads(body: bytes) -> list[TopicConfig]:
+    """Read the body of UPDATE_AND_CREATE_TOPIC_LIST. Source: CreateTopicListRequestBody.java."""
+    return get_list(loads_object(body), "topicConfigList", TopicConfig.from_json, MAX_LISTED)
+
+
+def group_configs_loads(body: bytes) -> list[SubscriptionGroupConfig]:
+    """Read the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST.
+
+    Source: SubscriptionGroupList.java.
+    """
+    return get_list(
+        loads_object(body), "groupConfigList", SubscriptionGroupConfig.from_json, MAX_LISTED
     )

@@ -1,4 +1,4 @@
-"""One codec for JSON bodies: it reads their declarations. Below it, its parts."""
+"""Codec for JSON bodies, by the declarations of their dataclasses, and its parts."""
 
 import dataclasses
 import functools
@@ -115,18 +115,20 @@ def _scalar(field: "dataclasses.Field[Any]") -> Read:
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON."""
+    """Return *value* as compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def loads_object(raw: bytes | str) -> dict[str, Any]:
-    """A JSON object that a peer sent, also in Java's dialect. Raises ProtocolError."""
+    """Read a JSON object that a peer sent, also in Java's dialect. Raises ProtocolError."""
     return as_object(java_json.loads(raw, bounded=True), "body")
 
 
 def loads_table(raw: bytes | str) -> dict[str, Any]:
-    """The same of an answer with a table of all queues, topics or groups, which only commands and
-    the console read.
+    """Read a JSON object with a table of all queues, topics or groups. Raises ProtocolError.
+
+    It may hold more values than that of loads_object(), because only commands and the console read
+    it.
     """
     return as_object(
         java_json.loads(raw, bounded=True, java_values=java_json.MAX_TABLE_VALUES), "body"
@@ -140,9 +142,9 @@ def as_object(value: Any, name: str) -> dict[str, Any]:
 
 
 def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T:
-    """A member of the right type; absent and null mean the default.
+    """Return a member of the right type; absent and null mean the default.
 
-    Numbers may also stand as text.
+    A number may also be text. Raises ProtocolError.
     """
     value = obj.get(name)
     if value is None:
@@ -164,14 +166,30 @@ def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T
 def get_list(
     obj: Mapping[str, Any], name: str, item: Callable[[Any], T], most: int | None = None
 ) -> list[T]:
-    """*most*: with more nothing is made of any of them.
+    """Return a member that is a list of *item*s; absent and null mean an empty one.
 
-    A list of empty objects is read 50 times faster than they become ours.
+    Raises ProtocolError, for more than *most* before any is made: a list of empty objects is read
+    50 times faster than they become ours.
     """
     values = get_field(obj, name, list, [])
     if most is not None and len(values) > most:
         raise ProtocolError(f"member {name} holds {len(values)}, {most} are the limit")
     return [item(value) for value in values]
+
+
+def get_table(obj: Mapping[str, Any], name: str, row: Callable[[Any], T]) -> dict[str, T]:
+    """Return a member that is a table with names as keys; absent and null mean an empty one."""
+    return {str(key): row(value) for key, value in get_field(obj, name, dict, {}).items()}
+
+
+def get_queue_table(
+    obj: Mapping[str, Any], name: str, row: Callable[[Any], T]
+) -> dict[MessageQueue, T]:
+    """Return a member that is a table with queues as keys, as queue_map_dumps() writes it."""
+    return {
+        queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value)
+        for key, value in get_field(obj, name, dict, {}).items()
+    }
 
 
 def as_text(value: Any) -> str:
@@ -194,11 +212,11 @@ def queue_from_json(value: Any) -> MessageQueue:
 
 
 def queue_map_dumps(table: Iterable[tuple[MessageQueue, str]]) -> str:
-    """A map keyed by queue as Java's parser wants it: the key is an object, unquoted.
+    """Return a map with queues as keys as Java's parser expects it: the keys are unquoted objects.
 
     Values are JSON text already.
     """
-    # a name stands in the keys of many queues
+    # many keys have the same names
     quoted = functools.cache(json.dumps)
     rows = [
         f'{{"brokerName":{quoted(queue.broker_name)},"queueId":{queue.queue_id},'

@@ -17,6 +17,7 @@ from ogive.wire.bodies.json_fields import (
     dumps,
     get_field,
     get_list,
+    get_table,
     loads_object,
     member,
 )
@@ -338,15 +339,9 @@ class ClusterInfo:
         obj = loads_object(body)
         clusters = get_field(obj, "clusterAddrTable", dict, {})
         return cls(
-            brokers={
-                str(k): BrokerData.from_json(v)
-                for k, v in get_field(obj, "brokerAddrTable", dict, {}).items()
-            },
+            brokers=get_table(obj, "brokerAddrTable", BrokerData.from_json),
             clusters={str(name): tuple(get_list(clusters, name, as_text)) for name in clusters},
-            lost={
-                str(k): BrokerData.from_json(v)
-                for k, v in get_field(obj, "lostBrokers", dict, {}).items()
-            },
+            lost=get_table(obj, "lostBrokers", BrokerData.from_json),
         )
 
 

@@ -1,4 +1,4 @@
-"""The running info of a consumer, for brokers and tools.
+"""Running info of a consumer, for brokers and tools.
 
 Source: ConsumerRunningInfo.java and its parts, 5.5.
 """
@@ -7,16 +7,16 @@ import enum
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire import java_json
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.json_fields import (
     JsonObject,
     dumps,
     get_list,
+    get_queue_table,
+    get_table,
     loads_object,
     loads_table,
     member,
@@ -24,13 +24,6 @@ from ogive.wire.bodies.json_fields import (
     queue_map_dumps,
     queue_to_json,
 )
-
-
-def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
-    value = obj.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise ProtocolError(f"member {name} is not a JSON object")
-    return value or {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +69,7 @@ class ConsumeStatus(JsonObject):
 class ConsumerRunningInfo:
     """Body of the answer to GET_CONSUMER_RUNNING_INFO.
 
-    *stacks* is the client's to add, where they are asked for.
+    *stacks* are the client's threads, if they were asked for.
     """
 
     properties: Mapping[str, str]
@@ -103,21 +96,11 @@ class ConsumerRunningInfo:
     def decode(cls, body: bytes) -> Self:
         """Raises ProtocolError."""
         obj = loads_table(body)
-        queues = {
-            queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row
-            for key, row in _table(obj, "mqTable").items()
-        }
-        subscriptions = obj.get("subscriptionSet")
-        if subscriptions is not None and not isinstance(subscriptions, list):
-            raise ProtocolError("member subscriptionSet is not a list")
         return cls(
-            properties={str(name): str(value) for name, value in _table(obj, "properties").items()},
-            subscriptions=tuple(SubscriptionData.from_json(value) for value in subscriptions or ()),
-            queues={queue: ProcessQueueInfo.from_json(row) for queue, row in queues.items()},
-            topics={
-                str(topic): ConsumeStatus.from_json(row)
-                for topic, row in _table(obj, "statusTable").items()
-            },
+            properties=get_table(obj, "properties", str),
+            subscriptions=tuple(get_list(obj, "subscriptionSet", SubscriptionData.from_json)),
+            queues=get_queue_table(obj, "mqTable", ProcessQueueInfo.from_json),
+            topics=get_table(obj, "statusTable", ConsumeStatus.from_json),
             stacks=obj.get("jstack"),
         )
 
@@ -131,12 +114,12 @@ def queues_asked_dumps(queues: Iterable[MessageQueue]) -> bytes:
 
 
 def queues_asked_loads(body: bytes) -> list[MessageQueue]:
-    """Return the queues that such a body asks about. Raises ProtocolError."""
+    """Read the body of queues_asked_dumps(). Raises ProtocolError."""
     return get_list(loads_object(body), "queues", queue_from_json)
 
 
 def holdings_dumps(queues: Iterable[MessageQueue]) -> bytes:
-    """Return the answer to it: the *queues* that the member holds or claims."""
+    """Return the answer to queues_asked_dumps(): the *queues* that the member holds or claims."""
     return ConsumerRunningInfo(
         properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={}
     ).encode()

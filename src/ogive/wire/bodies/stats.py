@@ -4,21 +4,19 @@ Source: remoting/protocol/body, 5.5.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire import java_json
 from ogive.wire.bodies.clients import SubscriptionData
-from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.json_fields import (
     JsonObject,
-    T,
     dumps,
     get_field,
-    get_list,
+    get_queue_table,
+    get_table,
     loads_object,
     loads_table,
     member,
@@ -69,7 +67,7 @@ def topic_stats_dumps(table: Mapping[MessageQueue, TopicOffset], put_tps: float 
 
 
 def topic_stats_loads(body: bytes) -> dict[MessageQueue, TopicOffset]:
-    return _queue_table(body, TopicOffset.from_json)
+    return get_queue_table(loads_table(body), "offsetTable", TopicOffset.from_json)
 
 
 def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps: float) -> bytes:
@@ -152,22 +150,12 @@ def consume_time_spans_dumps(spans: Iterable[ConsumeTimeSpan]) -> bytes:
 
 
 def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:
-    return _queue_table(body, OffsetWrapper.from_json)
+    return get_queue_table(loads_table(body), "offsetTable", OffsetWrapper.from_json)
 
 
 def consume_tps_loads(body: bytes) -> float:
-    """Messages a second that the group takes, from the same body."""
+    """Return how many messages a second the group takes, from the body of consume_stats_dumps()."""
     return get_field(loads_table(body), "consumeTps", float, 0.0)
-
-
-def _queue_table(
-    body: bytes, row: Callable[[Any], T], name: str = "offsetTable"
-) -> dict[MessageQueue, T]:
-    table = get_field(loads_table(body), name, dict, {})
-    return {
-        queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value)
-        for key, value in table.items()
-    }
 
 
 def offset_table_dumps(table: Mapping[MessageQueue, int]) -> bytes:
@@ -180,7 +168,7 @@ def offset_table_dumps(table: Mapping[MessageQueue, int]) -> bytes:
 
 
 def offset_table_loads(body: bytes) -> dict[MessageQueue, int]:
-    return _queue_table(body, _queue_offset)
+    return get_queue_table(loads_table(body), "offsetTable", _queue_offset)
 
 
 def _queue_offset(value: Any) -> int:
@@ -196,8 +184,8 @@ def consumer_status_dumps(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def consumer_status_loads(body: bytes) -> dict[MessageQueue, int]:
-    """Offsets by queue. Raises ProtocolError."""
-    return _queue_table(body, _position, "messageQueueTable")
+    """Return offsets by queue. Raises ProtocolError."""
+    return get_queue_table(loads_table(body), "messageQueueTable", _position)
 
 
 def _position(value: Any) -> int:
@@ -212,45 +200,7 @@ def kv_table_dumps(table: Mapping[str, str]) -> bytes:
 
 
 def kv_table_loads(body: bytes) -> dict[str, str]:
-    return {str(k): str(v) for k, v in get_field(loads_object(body), "table", dict, {}).items()}
-
-
-# topics or groups that one request makes
-MAX_LISTED: Final = 10_000
-
-
-def topic_configs_loads(body: bytes) -> list[TopicConfig]:
-    """Body of UPDATE_AND_CREATE_TOPIC_LIST. Source: CreateTopicListRequestBody.java."""
-    return get_list(loads_object(body), "topicConfigList", TopicConfig.from_json, MAX_LISTED)
-
-
-def group_configs_loads(body: bytes) -> list[SubscriptionGroupConfig]:
-    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. Source: SubscriptionGroupList.java."""
-    return get_list(
-        loads_object(body), "groupConfigList", SubscriptionGroupConfig.from_json, MAX_LISTED
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerInfo(JsonObject):
-    """A producer in GET_ALL_PRODUCER_INFO; *seen_ms* is the time of its last heartbeat.
-
-    Source: ProducerInfo.java.
-    """
-
-    client_id: str
-    # as Java prints a socket's address
-    address: str = member("remoteIP", write=lambda address: f"/{address}")
-    language: str
-    version: int
-    seen_ms: int = member("lastUpdateTimestamp")
-
-
-def producer_table_dumps(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
-    """Source: ProducerTableInfo.java."""
-    return dumps(
-        {"data": {group: [info.to_json() for info in infos] for group, infos in groups.items()}}
-    )
+    return get_table(loads_object(body), "table", str)
 
 
 def group_status_dumps(clients: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
@@ -306,47 +256,3 @@ def queue_entries_dumps(
             "subscriptionData": None if subscription is None else subscription.to_json(),
         }
     )
-
-
-def group_subscription_dumps(
-    group: str, topic: str, subscription: SubscriptionData | None
-) -> bytes:
-    """Answer of QUERY_SUBSCRIPTION_BY_CONSUMER. Source: QuerySubscriptionResponseBody.java."""
-    return dumps(
-        {
-            "group": group,
-            "subscriptionData": None if subscription is None else subscription.to_json(),
-            "topic": topic,
-        }
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentQuery(JsonObject):
-    """Body of QUERY_ASSIGNMENT. Source: QueryAssignmentRequestBody.java."""
-
-    topic: str
-    group: str = member("consumerGroup")
-    client_id: str
-    strategy: str = member("strategyName")
-    message_model: str = member(absent="CLUSTERING")
-
-
-def pull_assignments_dumps(queues: Iterable[MessageQueue]) -> bytes:
-    """Answer of QUERY_ASSIGNMENT: queues to be pulled. Source: QueryAssignmentResponseBody.java."""
-    return dumps(
-        {
-            "messageQueueAssignments": [
-                {"messageQueue": queue_to_json(queue), "mode": "PULL"} for queue in queues
-            ]
-        }
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestMode(JsonObject):
-    """Body of SET_MESSAGE_REQUEST_MODE. Source: SetMessageRequestModeRequestBody.java."""
-
-    topic: str
-    group: str = member("consumerGroup")
-    mode: str = member(absent="PULL")
