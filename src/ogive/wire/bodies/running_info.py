@@ -14,6 +14,7 @@ from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.json_fields import (
     JsonObject,
     dumps,
+    get_field,
     get_list,
     get_queue_table,
     get_table,
@@ -101,7 +102,7 @@ class ConsumerRunningInfo:
             subscriptions=tuple(get_list(obj, "subscriptionSet", SubscriptionData.from_json)),
             queues=get_queue_table(obj, "mqTable", ProcessQueueInfo.from_json),
             topics=get_table(obj, "statusTable", ConsumeStatus.from_json),
-            stacks=obj.get("jstack"),
+            stacks=get_field(obj, "jstack", str, "") or None,
         )
 
 
