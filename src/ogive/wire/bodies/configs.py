@@ -10,6 +10,7 @@ from ogive.wire.bodies.json_fields import (
     JsonObject,
     as_object,
     get_list,
+    get_table,
     loads_object,
     member,
 )
@@ -34,8 +35,7 @@ class DataVersion(JsonObject):
 
 
 def _attributes(obj: Mapping[str, Any], name: str) -> dict[str, str]:
-    attributes = as_object(obj.get(name) or {}, name)
-    return {str(k): "" if v is None else str(v) for k, v in attributes.items()}
+    return get_table(obj, name, lambda value: "" if value is None else str(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

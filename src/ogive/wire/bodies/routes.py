@@ -282,33 +282,19 @@ def _check_count(count: int) -> None:
         )
 
 
-def _attributes(text: str) -> dict[str, Any]:
-    """Read plain JSON only.
-
-    In Java's dialect the attributes of all topics together would take a server ten seconds.
-    """
-    return as_object(java_json.loads(text, bounded=True, java_values=0), "topic attributes")
+_WORDS: Final = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
+"""Members of a topic that a line of the compressed form holds, before the attributes."""
 
 
 def _topic_from_words(line: str) -> TopicConfig:
-    words = line.split(" ", 5)
-    if len(words) < 5:
+    words = line.split(" ", len(_WORDS))
+    if len(words) < len(_WORDS):
         raise ProtocolError(f"topic line {line[:80]!r} has fewer than five words")
-    try:
-        read, write, perm = int(words[1]), int(words[2]), int(words[3])
-    except ValueError:
-        raise ProtocolError(
-            f"topic line {line[:80]!r} holds something that is not a number"
-        ) from None
-    attributes = _attributes(words[5]) if len(words) == 6 and words[5] else {}
-    return TopicConfig(
-        name=words[0],
-        read_queues=read,
-        write_queues=write,
-        perm=perm,
-        filter_type=words[4],
-        attributes={str(k): str(v) for k, v in attributes.items()},
-    )
+    members: dict[str, Any] = dict(zip(_WORDS, words, strict=False))
+    if any(words[len(_WORDS) :]):
+        # plain JSON only: Java's dialect in the lines of all topics would take a server ten seconds
+        members["attributes"] = java_json.loads(words[-1], bounded=True, java_values=0)
+    return TopicConfig.from_json(members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

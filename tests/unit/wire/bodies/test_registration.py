@@ -41,6 +41,17 @@ def test_attributes_in_javas_dialect_are_refused(attributes: bytes) -> None:
         )
 
 
+def test_an_attribute_that_is_null_is_empty_in_both_forms() -> None:
+    attributes = b'{"message.type":null,"a":7}'
+    table = b'{"topicConfigTable":{"T":{"topicName":"T","attributes":' + attributes + b"}}}"
+    for body, packed in (
+        (compressed(b"T 4 4 6 SINGLE_TAG " + attributes), True),
+        (b'{"topicConfigSerializeWrapper":' + table + b"}", False),
+    ):
+        found = RegisterBrokerBody.decode(body, compressed=packed)
+        assert found.topics["T"].attributes == {"message.type": "", "a": "7"}
+
+
 def test_a_cluster_without_a_list_of_members_has_none() -> None:
     assert ClusterInfo.decode(b'{"clusterAddrTable":{"C":null,"D":["a"]}}').clusters == {
         "C": (),
@@ -75,7 +86,7 @@ def test_both_forms_of_a_registration_hold_the_same() -> None:
         (zlib.compress(b"\0\0\0\x01\xff"), "not UTF-8"),
         (zlib.compress(b"\0\0\0\x02{}\0\xff\0\0"), "over the limit"),
         (compressed(b"T 4 4 6"), "fewer than five words"),
-        (compressed(b"T 4 x 6 SINGLE_TAG"), "not a number"),
+        (compressed(b"T 4 x 6 SINGLE_TAG"), "member writeQueueNums is not an integer"),
         (zlib.compress(b"\0\0\0\x02{}\0\0\0\0\0\0\0\x02{}"), "not a list"),
     ],
 )
