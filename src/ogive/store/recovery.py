@@ -49,6 +49,10 @@ from ogive.store.segments import Segments, find_segments, segment_names, segment
 from ogive.store.types import QueueKey, StoreConfig
 from ogive.text import pluralize
 
+log = logging.getLogger(__name__)
+
+_MAX_PLACES_LOGGED: Final = 20
+
 
 @dataclass(slots=True)
 class StartReport:
@@ -89,11 +93,6 @@ class StartReport:
             )
         else:
             yield f"the log ends at {self.end}, nothing was cut"
-
-
-log = logging.getLogger(__name__)
-
-_MAX_PLACES_LOGGED: Final = 20
 
 
 @dataclass(slots=True)
@@ -490,11 +489,10 @@ def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Segments, end: int)
 
 
 def refuse_emptied(fs: Fs, config: StoreConfig) -> None:
-    """Raise StoreCorrupt where the log has no file, and other files tell of messages.
+    """Raise StoreCorrupt if the log has no file, and other files show that it had messages.
 
-    A start on it, as where its disk is not mounted, would give out offsets that were given out
-    already, and what is stored then is lost when the log comes back. No removal by age takes the
-    newest file.
+    Its disk may not be mounted. A start would assign offsets a second time, and what it stores
+    would be lost when the log comes back. Removal by age keeps the newest file.
     """
     if (told := traces(fs, config)) is not None:
         raise StoreCorrupt(

@@ -1,45 +1,18 @@
-"""Repair what keeps a log from being read, and make the table of topics from the log.
-
-What a repair does before the log can be read: files that are missing, too long, or stand where a
-derived one is needed.
+"""Repair what keeps a log from being read: files that are missing, too long, or in the way.
 
 Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the
 path that it had.
-
-The table of topics, made whole from the log where it is lost: messages of a topic that no table
-knows are served to nobody.
-
-Its backup, one version older, may lack the newest topic, or know it with fewer queues; where both
-are lost, all topics come from the log.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from ogive.errors import InvalidOption, StoreCorrupt
-from ogive.model import (
-    BATCHES,
-    HALF_TOPIC,
-    QUEUE_TYPE,
-    SCHEDULE_TOPIC,
-    SYSTEM_TOPIC_PREFIX,
-    SYSTEM_TOPICS,
-    TIMER_TOPIC,
-    validate_topic,
-)
-from ogive.store import checkpoint as checkpoints
+from ogive.errors import StoreCorrupt
 from ogive.store.bad_sectors import Unreadable
 from ogive.store.fs import Fs
-from ogive.store.log_scan import LogEnd, LogScan, properties_of
-from ogive.store.segments import find_segments, segment_path, sizes_of, usual_size
-from ogive.store.tables import JsonTable, make_lasting_dirs
-from ogive.store.types import QueueKey
-from ogive.wire.bodies.configs import TopicConfig
-from ogive.wire.bodies.routes import MAX_QUEUES
-from ogive.wire.message import decode_properties, real_place
+from ogive.store.segments import segment_path, sizes_of, usual_size
+from ogive.store.tables import make_lasting_dirs
 
 SET_ASIDE: Final = "set-aside"
 # files of the log; beyond that it is another directory's file that is in the way
@@ -52,7 +25,8 @@ _DERIVED_QUEUES: Final = ("consumequeue", "batchconsumequeue")
 def repair_files(fs: Fs, root: Path) -> list[str]:
     """Repair the files of the log; return what was done, in sentences.
 
-    Raises StoreCorrupt where it would have to guess, OSError."""
+    Raises StoreCorrupt where it would have to guess, and OSError.
+    """
     return [*_set_strays_aside(fs, root), *_repair_segments(fs, root)]
 
 
@@ -125,7 +99,7 @@ def _set_strays_aside(fs: Fs, root: Path) -> Iterator[str]:
 
 
 def _strays(fs: Fs, root: Path) -> Iterator[Path]:
-    """Directories where derived files should be, and files where directories should."""
+    """Yield directories where derived files should be, and files where directories should."""
     for name in (*_DERIVED_QUEUES, "index"):
         if (root / name).exists() and not (root / name).is_dir():
             yield root / name
@@ -146,7 +120,7 @@ def _strays(fs: Fs, root: Path) -> Iterator[Path]:
 
 
 def _place_aside(fs: Fs, root: Path, path: Path) -> Path:
-    """A free name; its directory is there."""
+    """Return a free path for *path* in SET_ASIDE, and make its directory."""
     kept = root / SET_ASIDE / path.relative_to(root)
     make_lasting_dirs(fs, kept.parent)
     number = 1
@@ -154,113 +128,3 @@ def _place_aside(fs: Fs, root: Path, path: Path) -> Path:
         number += 1
         kept = kept.with_name(f"{path.name}.{number}")
     return kept
-
-
-log = logging.getLogger(__name__)
-
-TABLE: Final = "topics.json"
-_WAITING: Final = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC))
-_READ_QUEUES: Final = "readQueueNums"
-
-
-def topic_table(fs: Fs, root: Path) -> JsonTable:
-    return JsonTable(fs, root / "config" / TABLE, valid=is_topic_table)
-
-
-def is_topic_table(value: dict[str, Any]) -> bool:
-    return isinstance(value.get("topicConfigTable"), dict)
-
-
-def is_of_users(topic: str) -> bool:
-    """Return True if users make *topic*: the broker does not, and a table may have it."""
-    try:
-        validate_topic(topic)
-    except InvalidOption:
-        return False
-    return topic not in SYSTEM_TOPICS and not topic.startswith(SYSTEM_TOPIC_PREFIX)
-
-
-def waiting_place(topic: bytes, properties: bytes) -> QueueKey | None:
-    """Return the queue to which a record with these raw *properties* goes when it is due, or
-    committed; None for one that does not wait in *topic*.
-    """
-    if topic not in _WAITING:
-        return None
-    return real_place(decode_properties(properties))
-
-
-def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
-    """Return the waiting_place() of every record in the log of *root*, but for topics that were
-    deleted since. Reads the whole log.
-    """
-    checkpoint, found = checkpoints.load(fs, root), find_segments(fs, root / "commitlog", 1)
-    deleted = checkpoints.load_deletions(fs, root, checkpoint, found.end)
-    places: set[QueueKey] = set()
-    with closing(LogScan.of_store(fs, root, found, checkpoint)) as scan:
-        for scanned in scan.records(scan.start, LogEnd(scan.start)):
-            offset, record, _, _ = scanned
-            if record.topic in _WAITING:
-                place = waiting_place(record.topic, properties_of(scanned))
-                if place is not None and offset >= deleted.get(place[0], 0):
-                    places.add(place)
-    return places
-
-
-def queue_counts(places: Iterable[QueueKey]) -> dict[str, int]:
-    """Topic -> how many queues *places* use of it, of those that a table may have."""
-    counts: dict[str, int] = {}
-    for topic, queue_id in places:
-        if queue_id < MAX_QUEUES and is_of_users(topic):
-            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-    return counts
-
-
-def not_in(table: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the *counts* that a topicConfigTable does not have, or has with fewer queues to read
-    from.
-    """
-    return {
-        topic: count for topic, count in counts.items() if count > _read_queues(table.get(topic))
-    }
-
-
-def _read_queues(row: object) -> int:
-    found = row.get(_READ_QUEUES) if isinstance(row, dict) else None
-    return found if isinstance(found, int) else 0
-
-
-def completed(
-    stored: dict[str, Any] | None, places: Iterable[QueueKey], has_batches: Callable[[str], bool]
-) -> dict[str, Any]:
-    """*stored*, what is left of a lost table, with the topics of *places*; empty where there is
-    neither.
-
-    A new one gets as many queues as its messages use. What else it had, as its message type, is not
-    in the log.
-    """
-    table = stored["topicConfigTable"] if stored else {}
-    missing = not_in(table, queue_counts(places))
-    if not missing:
-        return stored or {}
-    log.warning(
-        "the topic table is lost%s: %d topics are recreated from the log, for example %s; check "
-        "their settings",
-        ", and its backup is older" if stored else ", and its backup",
-        len(missing),
-        min(missing),
-    )
-    rows = {
-        topic: _row(topic, count, table.get(topic), has_batches) for topic, count in missing.items()
-    }
-    return (stored or {}) | {"topicConfigTable": table | rows}
-
-
-def _row(
-    topic: str, count: int, known: object, has_batches: Callable[[str], bool]
-) -> dict[str, Any]:
-    if isinstance(known, dict):
-        return known | {_READ_QUEUES: count}
-    attributes = {QUEUE_TYPE: BATCHES} if has_batches(topic) else {}
-    return TopicConfig(
-        name=topic, read_queues=count, write_queues=count, attributes=attributes
-    ).to_json()
