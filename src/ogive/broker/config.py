@@ -38,6 +38,8 @@ from ogive.wire.java_properties import parse_properties
 from ogive.wire.numbers import parse_int
 from ogive.wire.signing import Credentials
 
+log = logging.getLogger(__name__)
+
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
 # of records; the rest is for the answer's header
@@ -331,8 +333,6 @@ _POSITIVE: Final = (
     "retention_check_s",
 )
 
-
-log = logging.getLogger(__name__)
 
 MAX_SETTINGS_BYTES: Final = 16 * 1024
 

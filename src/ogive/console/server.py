@@ -24,6 +24,8 @@ from ogive.transport.connection import join_address
 from ogive.transport.event_loop import new_event_loop
 from ogive.transport.tls import first_certificate
 
+log = logging.getLogger(__name__)
+
 
 def only_trusting(certificate: Path) -> ssl.SSLContext:
     """Return a context that trusts only the first certificate of a chain: its authorities vouch for
@@ -39,8 +41,6 @@ def trust_also(context: ssl.SSLContext, certificate: Path) -> None:
     """Trust the broker's new certificate, too. Raises InvalidOption."""
     context.load_verify_locations(cadata=first_certificate(certificate))
 
-
-log = logging.getLogger(__name__)
 
 # pages in progress; a page goes on for a while after its reader has left
 MAX_PAGES: Final = 2 * MAX_VISITS

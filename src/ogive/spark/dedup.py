@@ -48,6 +48,8 @@ from ogive.spark.rows import HEAD_DIGITS, KEY_DIGITS, Row
 from ogive.spark.schema import METADATA_COLUMNS, only
 from ogive.wire.bodies.stats import TopicOffset
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class _Equal:
@@ -105,8 +107,6 @@ class Unsent:
             key=key, properties=row.properties.replace(row.key.encode(), key.encode(), 1)
         )
 
-
-log = logging.getLogger(__name__)
 
 MARK_TOPIC: Final = "SPARK_SINK_BATCHES"
 RUN_TOPIC: Final = "SPARK_SINK_RUNS"

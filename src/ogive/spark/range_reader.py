@@ -14,6 +14,8 @@ from ogive.errors import DataLoss, OgiveError
 from ogive.model import MessageQueue, PullStatus
 from ogive.spark.ranges import Chunks, QueueRange
 
+log = logging.getLogger(__name__)
+
 
 def shrunk(queue: MessageQueue, end: int, position: int) -> DataLoss:
     return DataLoss(
@@ -75,8 +77,6 @@ def made_anew(
         "With failOnDataLoss=false reading goes on at its first message."
     )
 
-
-log = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 # how long a queue may be shorter than it was before: a broker that restarts shows its queues bit by

@@ -28,6 +28,8 @@ from ogive.store.tables import read_file
 from ogive.store.types import APACHE_CONF, QueueKey
 from ogive.wire.checksum import crc32
 
+log = logging.getLogger(__name__)
+
 
 def end_of_files(fs: Fs, kind: QueueKind, key: QueueKey) -> int:
     """One past the last offset that the files of a queue tell of."""
@@ -77,8 +79,6 @@ def restored(state: QueueCheckpoint, kind: QueueKind) -> ConsumeQueue:
     queue.crcs = list(state.crcs)
     return queue
 
-
-log = logging.getLogger(__name__)
 
 _LEVELS: Final = "messageDelayLevel"
 _BEFORE: Final = "# before commit-log offset "

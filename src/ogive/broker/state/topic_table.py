@@ -56,6 +56,8 @@ from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.bodies.json_fields import PERM_INHERIT, PERM_READ, PERM_WRITE
 from ogive.wire.message import decode_properties
 
+log = logging.getLogger(__name__)
+
 MESSAGE_TYPE: Final = "message.type"
 MESSAGE_TYPES: Final = get_args(MessageType)
 _KNOWN: Final = {
@@ -199,8 +201,6 @@ def message_type(properties: Mapping[str, str]) -> str:
         return "DELAY"
     return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
 
-
-log = logging.getLogger(__name__)
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 READ_WRITE_INHERIT: Final = READ_WRITE | PERM_INHERIT
