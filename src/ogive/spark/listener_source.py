@@ -161,13 +161,6 @@ class ListenerSource(DataSource):
         return reader_of_release(reader, keep_limit_after_restart=False)
 
 
-class ListenedRanges(InputPartition):
-    """Ranges that one task consumes."""
-
-    def __init__(self, value: tuple[QueueRange, ...]) -> None:
-        super().__init__(value)
-
-
 class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process on the driver, consumes on the executors."""
 
@@ -259,7 +252,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in read
             if finish[queue] > begin.get(queue, 0)
         ]
-        return [ListenedRanges(tuple(group)) for group in spread(ranges, self._work.partitions)]
+        return [InputPartition(tuple(group)) for group in spread(ranges, self._work.partitions)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._tell(from_offset(end, self._owner))

@@ -77,13 +77,6 @@ _SHORTEST_IDLE_S: Final = 0.01
 _LONGEST_IDLE_S: Final = 0.25
 
 
-class ReadRanges(InputPartition):
-    """Ranges that one task reads."""
-
-    def __init__(self, value: tuple[QueueRange, ...]) -> None:
-        super().__init__(value)
-
-
 class _Reading:
     """Base of batch and stream readers: planning on the driver, reading on executors."""
 
@@ -141,7 +134,7 @@ class _Reading:
             min_partitions=options.min_partitions,
             max_rows=options.max_records_per_partition,
         )
-        return [ReadRanges(tuple(group)) for group in groups]
+        return [InputPartition(tuple(group)) for group in groups]
 
     def _committed(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         group = self._options.consumer_group

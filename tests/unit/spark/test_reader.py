@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from pyspark.sql.datasource import InputPartition
+
 from ogive.errors import DataLoss, InvalidOption
 from ogive.model import MessageQueue
 from ogive.spark import reader
@@ -389,7 +391,7 @@ def test_a_hole_in_the_middle_of_an_answer_is_data_loss(
         (QueueRange(QUEUE, 10, 20), b"".join(record(at) for at in (10, 11, 14, 15, 16, 18))),
         (QueueRange(QUEUE, 20, 21), record(20)),
     ]
-    part = reader.ReadRanges((QueueRange(QUEUE, 10, 21),))
+    part = InputPartition((QueueRange(QUEUE, 10, 21),))
     with pytest.raises(DataLoss, match="offsets 12 to 13 were deleted"):
         list(stream(monkeypatch, cluster).read(part))
     with caplog.at_level(logging.WARNING):
