@@ -49,7 +49,7 @@ from ogive.client.trace_record import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
 from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic
 from ogive.spark.ranges import QueueRange
-from ogive.spark.retry import Retry
+from ogive.spark.routes import Retry
 from ogive.transport.event_loop import every
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.message import DamagedMessage, NoRecord

@@ -1,4 +1,6 @@
-"""How planning and reading repeat their questions."""
+"""How planning and reading repeat their questions, and when no more."""
+
+import asyncio
 
 import pytest
 
@@ -13,7 +15,7 @@ from ogive.errors import (
     OgiveError,
     TopicNotExist,
 )
-from ogive.spark.routes import BrokerAway, Patience, Routes
+from ogive.spark.routes import BrokerAway, Patience, Retry, Routes
 from ogive.transport.pool import ConnectionPool
 
 
@@ -70,3 +72,30 @@ async def test_a_topic_without_route_is_told_to_a_user_who_may_not_see_the_broke
     with pytest.raises(NoRoute, match="topic '%DLQ%billing' has no route") as raised:
         await Routes(ConnectionPool(), ("127.0.0.1:9876",)).route("%DLQ%billing")
     assert not isinstance(raised.value, BrokerAway)
+
+
+async def test_pauses_grow_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    retry = Retry(3600.0)
+    for _ in range(8):
+        await retry.pause()
+    assert slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+
+
+async def test_attempts_end_with_their_number() -> None:
+    retry, tries = Retry(3600.0, limit=3, pause_s=0.0), 1
+    while not retry.over:
+        await retry.pause()
+        tries += 1
+    assert tries == 4
+
+
+async def test_no_attempt_begins_behind_the_window() -> None:
+    assert not Retry(60.0, pause_s=59.0).over
+    assert Retry(60.0, pause_s=61.0).over
+    assert Retry(0.0).over
