@@ -26,7 +26,7 @@ from ogive.pipelines.archive import SCHEMA, compact, recover
 from ogive.pipelines.job import TOO_LARGE, TOO_MANY_PROPERTIES, UNREADABLE, last_batch, positions
 from ogive.pipelines.redrive import NO_TOPIC
 from ogive.pipelines.replay import HOUR, UNSEEN
-from ogive.spark.fsync import keep_plan
+from ogive.spark.fsync import sync_plan
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES
 from tests.peers import RunningBroker, our_broker
@@ -207,9 +207,9 @@ def test_which_messages_a_batch_has_is_on_stable_storage_before_its_parts(
     def noted(checkpoint: Path) -> None:
         batch = max(int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*"))
         kept.append((batch, list(lake.folder.glob(f"topic=*/*/*/part=b{batch:09d}"))))
-        keep_plan(checkpoint)
+        sync_plan(checkpoint)
 
-    monkeypatch.setitem(archive.__globals__, "keep_plan", noted)
+    monkeypatch.setitem(archive.__globals__, "sync_plan", noted)
     send(20)
     lake.run(max_rows=10)
     assert kept == [(batch, []) for batch in range(last_batch(lake.folder / "_checkpoint") + 1)]

@@ -5,7 +5,8 @@ what we write, and we what it writes.
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ogive.client.consumer.offset_store import read_offsets, replace_file
+from ogive.client.consumer.offset_store import read_offsets
+from ogive.files import replace_file
 from ogive.model import MessageQueue
 from ogive.testing import Broker
 from ogive.wire.bodies.stats import offset_table_dumps

@@ -14,6 +14,7 @@ SRC = Path(__file__).parents[2] / "src"
 # may not import each other.
 STEP = {
     "errors": 0,
+    "files": 0,
     "keywords": 0,
     "native": 0,
     "version": 0,

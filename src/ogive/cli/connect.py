@@ -10,7 +10,6 @@ else ~/.config). Secrets are not: a context names the file that holds them.
 import argparse
 import json
 import os
-import tempfile
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from ogive.cli.output import print_rows, say
 from ogive.client.config import ClientConfig, parse_name_servers
 from ogive.client.credential_files import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoPermission, NotANameServer, OgiveError
+from ogive.files import replace_file
 from ogive.transport.connection import NO_CERTIFICATE
 
 
@@ -144,11 +144,7 @@ def _save(contexts: Contexts) -> None:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8"
-        ) as new:
-            json.dump(value, new, indent=2)
-        Path(new.name).replace(path)
+        replace_file(path, json.dumps(value, indent=2).encode(), mode=0o600)
     except OSError as exc:
         raise InvalidOption(f"{path} cannot be written: {exc.strerror}") from None
 

@@ -1,5 +1,4 @@
-"""Archive of topics in Parquet, by topic, date and hour of storage (UTC), each
-message once.
+"""Archive of topics in Parquet, by topic, date and hour of storage (UTC), each message once.
 
 Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that
 a batch which Spark repeats replaces what its first attempt wrote. When the stream has ended, the
@@ -21,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
+from ogive.files import replace_file, sync
 from ogive.pipelines.job import (
     OPEN,
     Say,
@@ -34,15 +34,14 @@ from ogive.pipelines.job import (
     writable,
 )
 from ogive.spark.compat import limit_of_available_now
-from ogive.spark.fsync import keep, keep_plan, sync_dir, write_json
+from ogive.spark.fsync import sync_plan, sync_tree
 from ogive.spark.options import SourceOptions
 from ogive.spark.stopping import Stop
 from ogive.text import pluralize
 
 STORED: Final = (
     "brokerName STRING, queueId INT, queueOffset BIGINT, keys STRING, tags STRING, body BINARY, "
-    "properties MAP<STRING,STRING>, "
-    "bornTimestamp TIMESTAMP, storeTimestamp TIMESTAMP"
+    "properties MAP<STRING,STRING>, bornTimestamp TIMESTAMP, storeTimestamp TIMESTAMP"
 )
 SCHEMA: Final = f"{STORED}, topic STRING, date STRING, hour STRING, part STRING"
 """For reading: without it Spark would take the topic "2013" for a number."""
@@ -105,7 +104,7 @@ def archive(
             if batch <= through:
                 summary.notes.append(f"batch {batch} is in the archive already")
                 return
-            keep_plan(checkpoint)
+            sync_plan(checkpoint)
             dated = rows.withColumn(
                 "date",
                 f.expr("string(date_from_unix_date(int(unix_seconds(storeTimestamp) div 86400)))"),
@@ -121,7 +120,7 @@ def archive(
             )
             by.parquet(str(to))
             for part in to.glob(f"topic=*/date=*/hour=*/part=b{batch:09d}"):
-                keep(part, within=to)
+                sync_tree(part, within=to)
 
         stream = spark.readStream.format("rocketmq").options(**options).load()
         writer = (
@@ -166,13 +165,13 @@ def compact(spark: SparkSession, to: Path, now: datetime) -> int:
         place = hour.relative_to(to)
         whole = rows.coalesce(1).sortWithinPartitions("brokerName", "queueId", "queueOffset")
         whole.write.mode("overwrite").parquet(str(to / "_new" / place))
-        keep(to / "_new" / place, within=to)
+        sync_tree(to / "_new" / place, within=to)
         work = {
             "hour": str(place),
             "parts": [part.name for part in parts],
             "into": f"part=c{_state(to):09d}-{time.time_ns()}",
         }
-        write_json(to / "_compacting.json", work)
+        replace_file(to / "_compacting.json", json.dumps(work).encode())
         recover(to)
         count += 1
     return count
@@ -192,8 +191,8 @@ def recover(to: Path) -> None:
         if new.exists():
             new.rename(hour / work["into"])
             # its new name first: the old one may stay, and nothing else leads to the rows
-            sync_dir(hour)
-            sync_dir(new.parent)
+            sync(hour)
+            sync(new.parent)
         journal.unlink()
     for left in [to / "_new", *to.glob(".spark-staging-*")]:
         shutil.rmtree(left, ignore_errors=True)
@@ -207,4 +206,4 @@ def _state(to: Path) -> int:
 
 def _note(to: Path, through: int) -> None:
     if through >= 0:
-        write_json(to / "_archive.json", {"through": through})
+        replace_file(to / "_archive.json", json.dumps({"through": through}).encode())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ogive.errors import InvalidOption
+from ogive.files import replace_file
 
 _FILE: Final = "replay.json"
 
@@ -35,6 +36,4 @@ def load(state: Path, **plan: Any) -> dict[str, Any]:
 
 def save(state: Path, done: dict[str, Any]) -> None:
     state.mkdir(parents=True, exist_ok=True)
-    new = state / "replay.new"
-    new.write_text(json.dumps(done), encoding="utf-8")
-    new.replace(state / _FILE)
+    replace_file(state / _FILE, json.dumps(done).encode())

@@ -36,7 +36,7 @@ from ogive.errors import IllegalStateError, InvalidOption, OgiveError
 from ogive.spark.cluster import Cluster, DelayLimits, cluster
 from ogive.spark.compat import DataSourceStreamArrowWriter
 from ogive.spark.dedup import SEEN, BatchLog, Unsent, ends, stored_keys
-from ogive.spark.fsync import keep_plan
+from ogive.spark.fsync import sync_plan
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.routes import DOUBTFUL, USUAL, Patience
@@ -321,7 +321,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
         if options.checkpoint is not None and options.delivery != "atLeastOnce":
-            keep_plan(options.checkpoint)
+            sync_plan(options.checkpoint)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         attempt = Attempt.current()

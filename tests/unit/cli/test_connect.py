@@ -1,7 +1,9 @@
 """Named clusters: where commands go to."""
 
 import argparse
+import errno
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -94,6 +96,21 @@ def test_a_context_s_secrets_go_to_no_other_cluster(folder: Path) -> None:
     assert "secret\n" not in stored
     assert str(secrets) in stored
     assert not stat.S_IMODE(connect.file().stat().st_mode) & 0o077
+
+
+def test_contexts_are_synced_and_a_full_disk_leaves_the_old_ones(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full_disk(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert main(["context", "add", "prod", "-n", "prod:9876"]) == 0
+    before = connect.file().read_bytes()
+    monkeypatch.setattr(os, "fsync", full_disk)
+    assert main(["context", "add", "test", "-n", "test:9876"]) == 1
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    assert connect.file().read_bytes() == before
+    assert [path.name for path in connect.file().parent.iterdir()] == ["contexts.json"]
 
 
 def test_a_certificate_and_its_key_are_of_one_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ogive.pipelines.archive import recover
-from ogive.spark.fsync import keep, write_json
+from ogive.spark.fsync import sync_tree
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="the name of an open file is read from /proc"
@@ -91,18 +91,10 @@ def test_everything_in_a_folder_is_synced_and_what_leads_to_it(
     tmp_path: Path, calls: list[tuple[str, str]]
 ) -> None:
     compacting(tmp_path)
-    keep(tmp_path / "_new" / HOUR, within=tmp_path)
+    sync_tree(tmp_path / "_new" / HOUR, within=tmp_path)
     parents = [str(Path("_new") / parent) for parent in (HOUR, *map(str, Path(HOUR).parents))]
     assert calls == [
         ("sync", f"_new/{HOUR}/c.parquet"),
         *(("sync", parent) for parent in parents),
         ("sync", "."),
     ]
-
-
-def test_a_note_has_its_name_when_it_is_written(
-    tmp_path: Path, calls: list[tuple[str, str]]
-) -> None:
-    write_json(tmp_path / "_archive.json", {"through": 7})
-    assert json.loads((tmp_path / "_archive.json").read_text()) == {"through": 7}
-    assert calls == [("sync", "_archive.new"), ("sync", ".")]

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, OgiveError, ProtocolError
+from ogive.files import replace_file
 from ogive.model import MessageQueue
 from ogive.wire.bodies.stats import offset_table_dumps, offset_table_loads
 
@@ -469,24 +470,3 @@ def set_aside(path: Path) -> None:
         path.replace(path.with_name(path.name + ".damaged"))
     except OSError as exc:
         log.debug("%s stays where it is: %s", path, exc)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """After a crash at any point *path* holds its old bytes or *data*; after the return, *data*.
-
-    Raises OSError.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    # Windows opens no folders.
-    if os.name == "nt":
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
