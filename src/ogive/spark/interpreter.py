@@ -1,4 +1,4 @@
-"""Makes Spark's Python processes run this interpreter with its installed pyspark.
+"""Make Spark's Python processes run this interpreter, with its installed pyspark and ogive.
 
 Spark puts a zip of pyspark's sources, one of Py4J's and a jar before all else on the path of every
 Python process that it starts. Python keeps no bytecode of what comes out of a zip, so each of them
@@ -9,6 +9,7 @@ use of each kind of worker, of which a session has six.
 import atexit
 import functools
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -16,15 +17,19 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zipimport
 from pathlib import Path
 from typing import Any, Final
+
+import ogive
+from ogive.native import native
+
+log = logging.getLogger(__name__)
 
 _PREFIX: Final = "ogive-python-"
 _NAME: Final = "python"
 _PACKAGE: Final = "pyspark_rocketmq"
 _ANSWER_S: Final = 20.0
-
-
 _VARIABLE: Final = "PYSPARK_PYTHON"
 _preferred: Final[set[str]] = set()
 """The value that prefer_this_interpreter has set, if it has."""
@@ -84,7 +89,7 @@ def hint_at(python: str) -> str:
 
 
 def find_python(*, local: bool) -> None:
-    """Sets PYSPARK_PYTHON, unless it is set: else workers take the first python3 of PATH.
+    """Set PYSPARK_PYTHON, unless it is set: else workers take the first python3 of PATH.
 
     *local*: they run on this machine only.
     """
@@ -98,8 +103,8 @@ def find_python(*, local: bool) -> None:
 
 
 def _installed_pyspark() -> Path | None:
-    """The package, if this interpreter finds it by itself and Spark runs out of it; None for one
-    that only Spark's path leads to.
+    """Return the package if this interpreter finds it by itself and Spark runs out of it, and None
+    if only Spark's path leads to it.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None or "SPARK_HOME" in os.environ:
@@ -113,9 +118,9 @@ def _installed_pyspark() -> Path | None:
 
 
 def _without(package: Path, python: Path) -> Path:
-    """An interpreter like *python* that has nothing out of *package* on its path.
+    """Make an interpreter like *python* that has nothing out of *package* on its path.
 
-    It is gone when this process ends; where this process is killed, when the next one makes one.
+    It is removed when this process ends or, if this process is killed, when the next one makes one.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -159,9 +164,9 @@ def _remove_abandoned(temporary: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """Handle that holds it until it is closed.
+    """Lock a directory until the returned handle is closed.
 
-    Raises BlockingIOError when another one does, and OSError where it cannot be opened.
+    Raises BlockingIOError if another handle has locked it, and OSError if it cannot be opened.
     """
     # here, because Windows has none
     import fcntl
@@ -173,3 +178,19 @@ def _lock(directory: Path) -> int:
         os.close(handle)
         raise
     return handle
+
+
+@functools.cache
+def warn_if_zipped() -> None:
+    """Log once per process if ogive runs out of a zip file, as with ``--py-files ogive.zip``.
+
+    Python loads no compiled code from there.
+    """
+    loader = ogive.__spec__.loader
+    if native is None and isinstance(loader, zipimport.zipimporter):
+        log.warning(
+            "ogive runs out of %s, where its compiled part cannot be loaded: each row takes about "
+            "four times the CPU. Install ogive on the "
+            "executors, or ship its wheel with --archives (docs/spark.md, On a cluster)",
+            loader.archive,
+        )

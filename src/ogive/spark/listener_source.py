@@ -47,13 +47,13 @@ from ogive.spark.compat import (
     SupportsTriggerAvailableNow,
     reader_of_release,
 )
-from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.group_progress import GroupProgress
 from ogive.spark.listener_task import consume
 from ogive.spark.offsets import Positions, Spans, entering, from_offset, last_stored, to_offset
 from ogive.spark.options import access_of
 from ogive.spark.ranges import QueueRange, admit
 from ogive.spark.remade import Ends, find_remade, look_at, times_at
+from ogive.spark.stopping import end_with_driver
 
 log = logging.getLogger(__name__)
 

@@ -42,6 +42,7 @@ from ogive.spark.compat import (
     arrow_schema,
 )
 from ogive.spark.group_progress import FLUSH_S, GroupProgress
+from ogive.spark.interpreter import warn_if_zipped
 from ogive.spark.offsets import (
     AtTime,
     AtTimes,
@@ -62,7 +63,6 @@ from ogive.spark.range_reader import SETTLE_S, data_loss, deleted, made_anew, re
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
 from ogive.spark.remade import Ends, find_remade, look_at, times_at
 from ogive.spark.routes import BrokerAway, Patience
-from ogive.spark.shipped import warn_if_zipped
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies.stats import TopicOffset
 

@@ -37,12 +37,12 @@ from ogive.spark.cluster import Cluster, DelayLimits, cluster
 from ogive.spark.compat import DataSourceStreamArrowWriter
 from ogive.spark.dedup import SEEN, BatchLog, Unsent, ends, stored_keys
 from ogive.spark.fsync import sync_plan
+from ogive.spark.interpreter import warn_if_zipped
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.routes import DOUBTFUL, USUAL, Patience
 from ogive.spark.row_sender import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
-from ogive.spark.shipped import warn_if_zipped
 from ogive.text import pluralize
 from ogive.wire.codes import Decision
 

@@ -1,8 +1,11 @@
-"""Stops a query cleanly on request, or what Spark computes at once."""
+"""Stop a query cleanly on request, what Spark computes at once, and a process without a driver."""
 
 import logging
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
@@ -12,7 +15,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+CHECK_S: Final = 1.0
+"""Time between two looks for a driver that is gone."""
 _LOOK_S: Final = 0.2
+_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class Stopped(Exception):
@@ -57,7 +63,7 @@ class Stop:
 
     @contextmanager
     def calling(self, act: Callable[[], None]) -> Iterator[None]:
-        """Inside, each signal calls *act*, too, and a second Ctrl-C raises nothing."""
+        """Have each signal call *act*, too; a second Ctrl-C raises nothing inside."""
         self._act = act
         try:
             yield
@@ -110,8 +116,9 @@ def silence(spark: SparkSession) -> str:
 
 @contextmanager
 def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
-    """As soon as *stop* is asked, what Spark computes inside is cancelled; raises KeyboardInterrupt
-    instead of what it fails with then.
+    """Cancel what Spark computes inside as soon as *stop* is asked.
+
+    Raises KeyboardInterrupt instead of what it fails with then.
     """
     over = threading.Event()
 
@@ -135,3 +142,25 @@ def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
+
+
+def end_with_driver() -> bool:
+    """End this process when its driver is gone, if it is one that Spark made for a stream's source.
+
+    Return True if it is. Spark does not tell the process that its driver was killed: one that waits
+    for a broker would stay until its time is over.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or spec.name != _RUNNER:
+        return False
+    threading.Thread(
+        target=_watch_parent, args=(os.getppid(),), name="ogive-driver-watch", daemon=True
+    ).start()
+    return True
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(CHECK_S)
+    # there is nobody left to see an exception
+    os._exit(1)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from ogive.spark.driver_gone import end_with_driver
+from ogive.spark.stopping import end_with_driver
 
 # A driver that starts a source's process, says its id, and dies; the source's process would wait
 # for a minute.
@@ -15,7 +15,7 @@ source = '''
 import importlib.machinery, sys, time
 runner = "pyspark.sql.streaming.python_streaming_source_runner"
 sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec(runner, None)
-from ogive.spark.driver_gone import end_with_driver
+from ogive.spark.stopping import end_with_driver
 assert end_with_driver()
 print("watching", flush=True)
 time.sleep(60)
