@@ -65,7 +65,7 @@ class Appender:
         self.forming: CommitGroup | None = None
 
     def append(self, messages: Messages, done: PutDone) -> int:
-        """Place *messages*, all or none, in one segment; bytes of the forming group now.
+        """Place *messages*, all or none, in one segment, as bytes of the forming group.
 
         Raises InvalidOption for messages that no record, or no segment, can hold.
         """
@@ -118,8 +118,9 @@ class Appender:
     def _own_entries(
         self, queue: ConsumeQueue, entries: bytes, keyed: Sequence[Keyed], whole: int
     ) -> bytes:
-        """The entries of a queue that has others than build_records() makes; *whole*: the number of
-        messages where they came as one record.
+        """Return the entries of a queue whose entries build_records() does not make.
+
+        *whole* is the number of messages if they came as one record.
         """
         properties = {one[2]: one[1] for one in keyed} if queue.scheduled else {}
         own: list[bytes] = []
@@ -146,14 +147,14 @@ class Appender:
             raise self._too_large(size + spare_bytes)
 
     def take(self) -> CommitGroup | None:
-        """The forming group, which now counts as handed over."""
+        """Return the forming group, which now counts as handed over."""
         group, self.forming = self.forming, None
         if group is not None:
             self.waiting.append(group)
         return group
 
     def finish(self, groups: Sequence[CommitGroup]) -> None:
-        """*groups* are done with; they were the oldest."""
+        """Drop *groups*, the oldest ones, which are written."""
         for group in groups:
             if self.waiting.popleft() is not group:
                 raise AssertionError("groups end in the order in which they were handed over")
@@ -187,13 +188,15 @@ class Appender:
         return topic in self._topics
 
     def forget_topic(self, topic: str) -> list[ConsumeQueue]:
-        """The queues that it had."""
+        """Drop the queues of a topic."""
         if not self._topics.pop(topic, 0):
             return []
         return [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
 
     def _group_with_room(self, total: int) -> CommitGroup:
-        """The forming group, after ending the segment if *total* bytes do not fit it any more."""
+        """Return the forming group. End the segment first if *total* bytes do not fit it any
+        more.
+        """
         group = self.forming
         if group is None:
             pieces: list[bytes] = []
@@ -220,10 +223,10 @@ def _key_of(one: NewMessage | NewBatch) -> QueueKey:
 
 
 def _whole_batch(one: NewMessage | NewBatch, queue: ConsumeQueue) -> tuple[Messages, int]:
-    """A batch that stays whole, with its first offset, and the number of its messages; 0 where it
-    is none.
+    """Return a batch that stays whole, with its first offset, and the number of its messages, or 0
+    if it is no batch.
 
-    Raises InvalidOption for one without that number.
+    Raises InvalidOption for a batch without that number.
     """
     if (
         isinstance(one, NewBatch)

@@ -28,8 +28,9 @@ _MAX_LOGGED: Final = 20
 
 
 def read_or_nothing(fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
-    """pread() of a file that has a checksum or a form; nothing where the disk cannot read it, the
-    second time either. Raises OSError.
+    """Read a file that has a checksum or a form. Return nothing if the disk fails twice.
+
+    Raises OSError.
     """
     for _ in range(2):
         data = _pread(fs, handle, size, offset)
@@ -51,9 +52,9 @@ class Unreadable:
         self._changing = threading.Lock()  # protects both
 
     def read(self, fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
-        """pread(), with zeros for what cannot be read.
+        """Read as pread() does, with zeros for what cannot be read.
 
-        Raises OSError where that is not a block here and there.
+        Raises OSError if more than a block here and there is unreadable.
         """
         if path not in self._blocks:
             return self._read(fs, handle, path, size, offset)
@@ -65,8 +66,8 @@ class Unreadable:
         )
 
     def read_now(self, fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes | None:
-        """pread_now(), with zeros for what is known to be unreadable; None where read() must be
-        asked first. Raises OSError.
+        """Read as pread_now() does, with zeros for what is known to be unreadable. Return None
+        if read() must be asked first. Raises OSError.
         """
         try:
             if path not in self._blocks:
@@ -88,7 +89,9 @@ class Unreadable:
         return any(lost for _, _, lost in self._parts(path, size, offset))
 
     def _parts(self, path: Path, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
-        """These bytes by what can be read at once: (offset, size, whether it is unreadable)."""
+        """Return these bytes by what can be read at once: (offset, size, whether it is
+        unreadable).
+        """
         at, end = offset, offset + size
         for block in self._blocks.get(path, ()):
             begin, border = max(block, offset), min(block + BLOCK, end)
@@ -152,7 +155,7 @@ def _reads_near(fs: Fs, handle: int, block: int) -> bool:
 
 
 def _pread(fs: Fs, handle: int, size: int, offset: int) -> bytes | None:
-    """None where the disk says EIO. Any other error is raised."""
+    """Return None if the disk says EIO. Raises any other error."""
     try:
         return fs.pread(handle, size, offset)
     except OSError as exc:

@@ -37,9 +37,7 @@ class BlockChecksums:
         self._running = _NONE
 
     def note(self, offset: int, data: bytes) -> None:
-        """*data* was written at *offset*: what follows what was noted last, or stands behind a
-        gap.
-        """
+        """Add *data*, which was written at *offset*: behind what was added last, or after a gap."""
         size = self.bytes
         border = offset - offset % size + size
         if offset != self._end or offset % self._segment_bytes == 0:
@@ -85,7 +83,7 @@ class BlockChecksums:
         return not wrong
 
     def forget_before(self, offset: int) -> None:
-        """The log begins at *offset* from here on."""
+        """Drop what is before *offset*, where the log begins now."""
         self._drop(min(len(self._sums), offset // self.bytes - self._first))
 
     def _keep(self, number: int, crc: int) -> None:

@@ -90,7 +90,7 @@ def take(
     index: tuple[IndexState, ...],
     log_start: int,
 ) -> Checkpoint:
-    """The state of *queues* and *index*, all of whose entries were handed to the writer."""
+    """Return the state of *queues* and *index*, all of whose entries were handed to the writer."""
     states = tuple(
         [
             QueueCheckpoint(
@@ -105,7 +105,7 @@ def take(
 
 
 def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
-    """Both files. The log must be synced up to the position. Raises OSError."""
+    """Write both files. The log must be synced up to the position. Raises OSError."""
     rows = [
         [*s.key, s.min_offset, s.max_offset, s.first_file, *s.crcs]
         for s in checkpoint.queues
@@ -139,7 +139,7 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
 
 
 def as_file(body: bytes, number: int = FORMAT) -> bytes:
-    """queues.json in format *number*."""
+    """Return queues.json in format *number*."""
     return b'{"format":%d,"crc":%d,"body":%s}\n' % (number, _checksum(body, number), body)
 
 
@@ -153,13 +153,13 @@ def _checksum(body: bytes, number: int) -> int:
 
 
 def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
-    """From which commit-log offset on the records of a log that is to be read carry their own
-    checksum.
+    """Return the commit-log offset from which on the records of a log that is to be read carry
+    their own checksum.
 
-    Nothing is promised when another broker ran here since our last checkpoint. Apache's says so in
-    the lock at once, and moves its timestamp in the page, but not our copy of it: 5.5 after a
-    moment, 4.9 only after a minute. Nor where the page is not what the checkpoint says or, without
-    one, its checksum does not hold: sound records would be taken for damaged ones.
+    Promise nothing if another broker ran here since our last checkpoint. Apache's says so in the
+    lock at once, and moves its timestamp in the page, but not our copy of it: 5.5 after a moment,
+    4.9 only after a minute. Nor if the page is not what the checkpoint says or, without one, its
+    checksum does not hold: sound records would be taken for damaged ones.
     """
     if not was_ours(fs, root):
         return NEVER
@@ -175,7 +175,7 @@ def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
 
 
 def load(fs: Fs, root: Path) -> Checkpoint | None:
-    """None when there is none or it is damaged.
+    """Return the checkpoint, or None if there is none or it is damaged.
 
     Raises StoreCorrupt for a format of a later release.
     """
@@ -354,7 +354,7 @@ class DeletionTable:
     """
 
     def __init__(self, fs: Fs, root: Path) -> None:
-        """Raises OSError."""
+        """Read the file. Raises OSError."""
         path = root / "config" / _DELETED_TOPICS
         self._table = JsonTable(fs, path, valid=lambda value: isinstance(value.get(_DELETED), dict))
         self._saved: Mapping[str, int] = _read_deletions(fs, path) or {}

@@ -19,7 +19,7 @@ _TOLD_MS: Final = 1000
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970 by the machine's clock."""
+    """Return milliseconds since 1970 by the machine's clock."""
     return time.time_ns() // 1_000_000
 
 
@@ -45,8 +45,8 @@ class SteadyClock:
     def __init__(
         self, wall_ms: Callable[[], int], monotonic: Callable[[], float], at_least_ms: int = 0
     ) -> None:
-        """*at_least_ms*: the latest time that was given out by the clock before this one, in an
-        earlier process.
+        """Start at the machine's time, or at *at_least_ms*: the latest time of the clock before
+        this one, in an earlier process.
         """
         self._wall, self._monotonic = wall_ms, monotonic
         self._wall_ms = wall_ms()
@@ -58,7 +58,7 @@ class SteadyClock:
             self._tell()
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         wall_ms, before_ms = self._wall(), self._wall_ms
         self._wall_ms = wall_ms
         if wall_ms >= before_ms and not self._ahead_ms:

@@ -94,7 +94,7 @@ class LogWriter:
             self._prepared += size
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        """Chunks in order, each inside one segment.
+        """Write chunks in order, each inside one segment.
 
         A segment is synced before the next one gets its first record.
         """
@@ -166,7 +166,7 @@ class HotLog:
         return self._starts[0] if self._starts else sys.maxsize
 
     def find(self, offset: int) -> Chunk | None:
-        """The chunk that holds the record at *offset*."""
+        """Return the chunk that holds the record at *offset*."""
         at = bisect_right(self._starts, offset) - 1
         if at < 0 or offset >= self._starts[at] + len(self._chunks[at]):
             return None
@@ -212,7 +212,7 @@ class ReadRuns:
             self._size -= len(run.data)
 
     def find(self, offset: int, size: int) -> Run | None:
-        """The one that holds these bytes."""
+        """Return the run that holds these bytes."""
         for run in reversed(self._runs.values()):
             if run.start <= offset and offset + size <= run.start + len(run.data):
                 return run
@@ -252,13 +252,13 @@ class LogReader:
         self._known: set[int] = set(known_damage)
 
     def add(self, offset: int, data: bytes) -> None:
-        """*data* was written at *offset*."""
+        """Keep *data*, which was written at *offset*."""
         self.hot.add(offset, data)
         self._checksums.note(offset, data)
 
     def begin_at(self, start: int) -> None:
-        """The log begins at *start* from here on, the first byte of a segment: nobody reads what
-        was before it.
+        """Begin the log at *start*, the first byte of a segment: nobody reads what was before
+        it.
         """
         self.start = start
         self._checksums.forget_before(start)
@@ -266,7 +266,7 @@ class LogReader:
     def collect(
         self, wanted: list[Wanted], queue_id: int, field: bytes
     ) -> tuple[list[bytes | memoryview], int, int]:
-        """(parts, count, size) of the records in *wanted*. Damaged ones are left out.
+        """Return (parts, count, size) of the records in *wanted*, without damaged ones.
 
         A record from disk counts only if it is the one that the queue meant: *queue_id* and
         *field*, its topic_field, must be in it.
@@ -316,9 +316,9 @@ class LogReader:
         return data[at : at + record.size] if record is not None else None
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes of one segment; fewer at its end, none where no segment is.
+        """Return bytes of one segment: fewer at its end, none if there is no segment.
 
-        Raises StoreError when the disk cannot be read, and Cold.
+        Raises StoreError if the disk cannot be read, and Cold.
         """
         start = offset - offset % self.segment_bytes
         try:
@@ -333,8 +333,8 @@ class LogReader:
             raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
 
     def _read_run(self, wanted: list[Wanted], i: int) -> tuple[int, Run]:
-        """One pread for wanted[i] and its near followers, by whole blocks where that is worth
-        it: (next i, what was read).
+        """Read wanted[i] and its near followers at once, by whole blocks if that pays. Return
+        (next i, the bytes).
         """
         base = wanted[i][0]
         segment_end = base - base % self.segment_bytes + self.segment_bytes
@@ -403,8 +403,8 @@ class LogReader:
 
 
 def _near(wanted: list[Wanted], i: int, limit: int) -> tuple[int, int, int]:
-    """wanted[i] and what follows near by, up to *limit*: (one past the last, where it ends in the
-    log, bytes of all).
+    """Find wanted[i] and what follows near by, up to *limit*. Return (one past the last, where
+    it ends in the log, their bytes).
     """
     if native is not None and (near := native.near(wanted, i, limit, _MAX_GAP)) is not None:
         return near
@@ -423,7 +423,9 @@ def _near(wanted: list[Wanted], i: int, limit: int) -> tuple[int, int, int]:
 
 
 def _end_inside(wanted: list[Wanted], i: int, chunk: Chunk) -> int:
-    """One past the last of wanted[i] and its followers that stand in *chunk*; the first does."""
+    """Return one past the last of wanted[i] and its followers that are in *chunk*. The first one
+    is.
+    """
     start, end = chunk[0], chunk[0] + len(chunk[1])
     if native is not None and (inside := native.inside(wanted, i, start, end)) is not None:
         return inside
@@ -434,7 +436,7 @@ def _end_inside(wanted: list[Wanted], i: int, chunk: Chunk) -> int:
 
 
 def _pick(wanted: list[Wanted], chunk: Chunk) -> tuple[list[memoryview], int]:
-    """Views of these records, neighbours in one, and how many bytes they are."""
+    """Return views of these records, neighbours in one, and the sum of their sizes."""
     if native is not None and (picked := native.picked(wanted, *chunk)) is not None:
         return picked
     start, view = chunk[0], memoryview(chunk[1])

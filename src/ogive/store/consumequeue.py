@@ -125,8 +125,8 @@ class ConsumeQueue:
         self._begin(first)
 
     def _begin(self, index: int) -> None:
-        """The first entry will have *index*; the rest of its file before it says that these offsets
-        have no record.
+        """Give *index* to the first entry. The rest of its file before it says that these
+        offsets have no record.
         """
         missing = index % self.file_entries
         self.tail += FILLER * missing
@@ -157,19 +157,19 @@ class ConsumeQueue:
         return None
 
     def index_of(self, offset: int, read: ReadEntry) -> int:
-        """The index of the entry that has *offset*, or of the next one."""
+        """Return the index of the entry that has *offset*, or of the next one."""
         return offset
 
     def offset_at(self, index: int, read: ReadEntry) -> int:
-        """The first offset of the entry at *index*; max_offset at the end."""
+        """Return the first offset of the entry at *index*, or max_offset at the end."""
         return index
 
     def begin_at(self, index: int, offset: int) -> None:
-        """The entry at *index*, with *offset*, is the lowest from here on."""
+        """Make the entry at *index*, with *offset*, the lowest."""
         self.min_offset = offset
 
     def record_at(self, index: int, raw: bytes) -> Wanted | None:
-        """The record that the entry *raw* means, if it means one."""
+        """Return the record that the entry *raw* means, or None."""
         commitlog_offset, size, _ = ENTRY.unpack(raw)
         return None if size == FILLER_SIZE else (commitlog_offset, size, index)
 
@@ -184,15 +184,16 @@ class ConsumeQueue:
         offset: int,
         count: int,
     ) -> bytes:
-        """For a record with the messages *offset* ..
-
-        *offset* + *count*. Raises struct.error for a number that does not fit.
+        """Return the entry of a record with the messages from *offset* up to *offset* + *count*.
+        Raises struct.error for a number that does not fit.
         """
         return ENTRY.pack(commitlog_offset, size, tags_code)
 
     @staticmethod
     def end_in_file(first: int, raw: bytes) -> int:
-        """One past the last offset of a file *raw* whose first entry has the index *first*."""
+        """Return one past the last offset of a file *raw* whose first entry has the index
+        *first*.
+        """
         used = 0
         for commitlog_offset, size, _ in ENTRY.iter_unpack(
             raw[: len(raw) - len(raw) % ENTRY_BYTES]
@@ -203,7 +204,7 @@ class ConsumeQueue:
         return first + used
 
     def append(self, entry: bytes, count: int = 1) -> None:
-        """*entry* stands for the next *count* offsets."""
+        """Add *entry*, which stands for the next *count* offsets."""
         self.tail += entry
         self.max_offset += count
 
@@ -215,7 +216,7 @@ class ConsumeQueue:
         return missing
 
     def take_write(self) -> QueueWrite | None:
-        """Entries that no file holds yet; counts them as handed to the writer."""
+        """Return entries that no file holds yet, and count them as handed to the writer."""
         end = self.end
         if self.handed == end:
             return None
@@ -256,7 +257,9 @@ class ConsumeQueue:
         return drop
 
     def in_memory(self, index: int, count: int) -> bytes | None:
-        """Entries index .. index + count, fewer at the end; None if the files must be asked."""
+        """Return entries index .. index + count, fewer at the end, or None if the files must be
+        asked.
+        """
         if index < self.tail_start:
             return None
         size = self.entry_bytes
@@ -265,12 +268,10 @@ class ConsumeQueue:
 
 
 def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> bytes:
-    """Entries of one file from *index* on, at most *count*.
+    """Read entries of one file from *index* on, at most *count*.
 
-    Raises FileNotFoundError, OSError, Cold.
-
-    A file that ends before them was cut since the start: to pass over what it held would lose
-    messages that the log has.
+    Raises FileNotFoundError, OSError and Cold. A file that ends before the entries was cut since
+    the start: to skip what it held would lose messages that the log has.
     """
     at, size = index % queue.file_entries, queue.entry_bytes
     path = segment_path(queue.directory, (index - at) * size)
@@ -313,8 +314,8 @@ class QueueFiles:
                     self._fs.pwrite(handle, piece, at * size)
 
     def _begin_anew(self, handle: int, written: int, size: int) -> None:
-        """A block of the older file cannot be read, and so not written in part: keep of it only
-        what was written now.
+        """Replace a block of the older file that cannot be read, and so cannot be written in
+        part, by what was written now.
         """
         data = self._fs.pread(handle, written, 0)
         self._fs.truncate(handle, 0)
@@ -350,7 +351,7 @@ class QueueFiles:
         self._fs.unlink(path)
 
     def remove(self, directory: Path) -> None:
-        """A queue's directory with everything in it."""
+        """Remove a queue's directory with everything in it."""
         for name in self._fs.list(directory):
             self._handles.forget(directory / name)
             self._fs.unlink(directory / name)
@@ -361,7 +362,7 @@ class QueueFiles:
 
 
 def split_at_files(write: QueueWrite) -> list[tuple[int, bytes]]:
-    """(index of the first entry, entries) for each file that a write touches."""
+    """Return (index of the first entry, entries) for each file that a write touches."""
     pieces: list[tuple[int, bytes]] = []
     index, at = write.index, 0
     while at < len(write.entries):

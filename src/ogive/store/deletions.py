@@ -36,7 +36,7 @@ class StoredTopics:
         link: WriterLink,
         hand_over: Callable[[], None],
     ) -> None:
-        """*deleted*: see Checkpoint.deleted; the flushes read it, too."""
+        """Share *deleted*, see Checkpoint.deleted, with the flushes."""
         self._deleted, self._kinds, self._appender = deleted, kinds, appender
         self._log, self._disk = log_reader, disk
         self._flushes, self._derived, self._link = flushes, derived, link
@@ -109,11 +109,11 @@ class StoredTopics:
             self._flushes.retry()
 
     def _post_removal(self) -> None:
-        """The next paths: not all at once, so that what is put meanwhile does not wait for them."""
+        """Hand the next paths to the writer: not all at once, so that puts do not wait for them."""
         self._link.post(functools.partial(self._removal_job, self._removals[0]))
 
     def _removal_job(self, removal: Iterator[None]) -> None:
-        """Writer thread."""
+        """Remove a path, on the writer thread."""
         steps = sum(1 for _ in itertools.islice(removal, PATHS_AT_ONCE))
         self._link.call_owner(functools.partial(self._removed, ended=steps < PATHS_AT_ONCE))
 
@@ -157,6 +157,8 @@ class StoredTopics:
         return False
 
     def forget_before(self, commitlog_start: int) -> None:
-        """The log begins at *commitlog_start*: no record of older deletions is left."""
+        """Drop deletions that are older than *commitlog_start*, where the log begins: no record
+        of them is left.
+        """
         for topic in [topic for topic, at in self._deleted.items() if at <= commitlog_start]:
             del self._deleted[topic]

@@ -126,10 +126,10 @@ class FlushPolicy:
             self._link.post(functools.partial(self._job, self._current))
 
     def _job(self, flush: Flush) -> None:
-        """Writer thread.
+        """Write and sync a flush, on the writer thread.
 
-        A full disk leaves *flush* to be tried again; after a failed sync another one may say that
-        all is well.
+        A full disk leaves *flush* for another try. After a failed sync there is none, because it
+        could succeed without the bytes on the disk.
         """
         if self._link.work.has_failed:
             return
@@ -153,7 +153,7 @@ class FlushPolicy:
         self._link.full.refuse(StoreFull(f"no room for consume queues: {reason(cause)}"))
 
     def _end(self) -> None:
-        """The current flush is in the files: memory may forget the oldest of what they hold."""
+        """Drop the oldest of what the files of the current flush hold from memory."""
         if self._current is not None:
             for queue, write in self._current.writes:
                 queue.written = max(queue.written, write.end)
@@ -228,7 +228,7 @@ class DerivedFiles:
         self._removed_in: dict[Path, None] = {}
 
     def write(self, flush: Flush) -> None:
-        """May be repeated after an error. Raises OSError."""
+        """Write a flush. It may be repeated after an error. Raises OSError."""
         self._queues.write([write for _, write in flush.writes])
         self._index.write(flush.keys)
         if flush.checkpoint is not None:
@@ -241,11 +241,11 @@ class DerivedFiles:
             )
 
     def remove_queues(self, directories: Sequence[Path]) -> Iterator[None]:
-        """The directories of a deleted topic's queues, and then that of the topic if it is
+        """Remove the directories of a deleted topic's queues, and then that of the topic if it is
         empty.
 
-        Works while it is iterated over: each step is a path, so that other jobs may come between
-        two of them.
+        Each step of the iteration removes one path, so that other jobs may come between two of
+        them.
         """
         every = set(directories)
         for path in [path for path in self._left if path.parent in every]:
@@ -288,7 +288,7 @@ class DerivedFiles:
         return bool(self._left or self._left_index or self._removed_in)
 
     def remove_expired(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:
-        """*files* are segments and queue files.
+        """Remove *files*, segments and queue files.
 
         A crash halfway does no harm: the next start removes the rest, or does not need it.
         """
@@ -298,8 +298,8 @@ class DerivedFiles:
         self.remove_left()
 
     def remove_left(self) -> None:
-        """Everything that is to be removed, in order: where one file stays, those behind it do too,
-        so that the log gets no gap.
+        """Remove everything that is left to remove, in order. If a file stays, those behind it
+        stay too, so that the log gets no gap.
         """
         try:
             _each(self._left, self._queues.unlink)

@@ -65,7 +65,7 @@ class Disk:
         self._kept_bytes = 0
 
     def read(self, path: Path, size: int, offset: int) -> bytes:
-        """At most *size* bytes of a derived file, fewer where it ends.
+        """Read at most *size* bytes of a derived file, fewer at its end.
 
         Raises FileNotFoundError, OSError, Cold.
         """
@@ -84,8 +84,8 @@ class Disk:
         return data
 
     def read_log(self, path: Path, size: int, offset: int) -> bytes:
-        """read() of the commit log: what the disk cannot read is zeros, and no record stands in
-        them.
+        """Read the commit log as read() does, with zeros, in which there is no record, for what
+        the disk cannot read.
         """
         handle = self._handles.get(path)
         if self.waits or self.must_wait:
@@ -100,7 +100,7 @@ class Disk:
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Inside, a read that would have to wait for the disk raises Cold, see bring_in()."""
+        """Raise Cold inside for a read that would have to wait for the disk, see bring_in()."""
         before, self.waits = self.waits, False
         try:
             yield
@@ -109,7 +109,7 @@ class Disk:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside, reads wait for the disk even within without_waiting(): for bytes that were
+        """Let reads inside wait for the disk, even within without_waiting(): for bytes that were
         evicted before they could be read.
         """
         self.must_wait = True
@@ -137,14 +137,14 @@ class Disk:
         return data[:size] if len(data) >= size else None
 
     def forget(self, path: Path) -> None:
-        """The file is about to be removed: an open handle would keep its space."""
+        """Close a file that is about to be removed: an open handle would keep its space."""
         self.keep_nothing()
         self._handles.forget(path)
 
     def forget_under(self, directories: Collection[Path]) -> None:
-        """So are all files of *directories*.
+        """Close all files in *directories*, which are about to be removed.
 
-        One that is made there later is another file: an open handle would show the old one.
+        A file that is made there later is another one: an open handle would show the old one.
         """
         self.keep_nothing()
         self._handles.forget_under(directories)
@@ -182,7 +182,7 @@ def in_memory(read: Callable[[], T]) -> Generator[Cold, None, T]:
 
 
 def all_of(missing: Sequence[Cold]) -> Cold | None:
-    """One Cold for all of *missing*; None where nothing is."""
+    """Return one Cold for all of *missing*, or None if nothing is missing."""
     if not missing:
         return None
     first, *more = missing

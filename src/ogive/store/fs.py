@@ -48,7 +48,7 @@ _REASONS: Final = {
 
 
 def reason(failure: OSError) -> str:
-    """Why a file call on a directory failed, in words."""
+    """Describe why a file call on a directory failed."""
     words = _REASONS.get(failure.errno or 0)
     if failure.errno == errno.EEXIST and failure.filename and Path(failure.filename).is_symlink():
         words = "{path} is a link that leads to no directory"
@@ -69,17 +69,17 @@ class Fs(Protocol):
     def close(self, handle: int) -> None: ...
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        """As many bytes as there are, at most *size*."""
+        """Read as many bytes as there are, at most *size*."""
 
     def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
-        """pread() of what is in the operating system's memory; None if the disk would have to be
-        waited for. For one thread only.
+        """Read what is in the operating system's memory, or return None if the disk would have to
+        be waited for. For one thread only.
 
-        Where the system cannot tell, as on some file systems and outside Linux, it is pread().
+        It is pread() if the system cannot tell, as on some file systems and outside Linux.
         """
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
-        """All of *data*, or an OSError with an unknown part of it written."""
+        """Write all of *data*. Raises OSError with an unknown part of it written."""
 
     def reserve(self, handle: int, size: int, offset: int) -> None:
         """Take room on the disk for bytes that were never written: they read as zeros, and no write
@@ -87,13 +87,13 @@ class Fs(Protocol):
         """
 
     def fdatasync(self, handle: int) -> None:
-        """The file's bytes and size are on stable storage when this returns."""
+        """Put the file's bytes and size on stable storage."""
 
     def truncate(self, handle: int, size: int) -> None:
         """Cut, or extend by a hole that reads as zeros."""
 
     def clear(self, handle: int, offset: int) -> None:
-        """Everything from *offset* on reads as zeros.
+        """Fill the file with zeros from *offset* on.
 
         The size stays, whatever ends the process meanwhile.
         """
@@ -101,26 +101,25 @@ class Fs(Protocol):
     def size(self, handle: int) -> int: ...
 
     def list(self, directory: Path) -> list[str]:
-        """Sorted names; empty for a directory that is not there."""
+        """Return sorted names; none for a directory that does not exist."""
 
     def make_dirs(self, directory: Path) -> Sequence[Path]:
-        """With its parents, where they are missing; what was made.
+        """Make *directory*, with its parents, where they are missing. Return what was made.
 
-        The names last only after fsync_dir of their parents.
-
-        An OSError, too, where nothing can be made in *directory*.
+        The names last only after fsync_dir of their parents. Raises OSError, also if nothing can be
+        made in *directory*.
         """
 
     def rename(self, source: Path, target: Path) -> None:
-        """Replaces *target* in one step."""
+        """Replace *target* in one step."""
 
     def unlink(self, path: Path) -> None: ...
 
     def remove_dir(self, directory: Path) -> None:
-        """Raises OSError unless it is empty."""
+        """Remove an empty directory. Raises OSError for one that is not."""
 
     def fsync_dir(self, directory: Path) -> None:
-        """Names made, renamed and removed in *directory* last from here on."""
+        """Make names last that were made, renamed and removed in *directory*."""
 
     def lock(self, path: Path) -> int:
         """Handle that holds the file exclusively until it is closed or the process ends.
@@ -129,8 +128,9 @@ class Fs(Protocol):
         """
 
     def boot_id(self) -> str:
-        """Names this run of the machine: as long as it is the same, nothing was lost that was
-        written and not synced. Empty if unknown.
+        """Name this run of the machine, or return an empty text if it is unknown.
+
+        While it is the same, nothing was lost that was written and not synced.
         """
 
 
@@ -324,7 +324,7 @@ class ReadOnlyFs(OsFs):
         raise _read_only()
 
     def lock(self, path: Path) -> int:
-        """-1 where there is no such file, and so nobody who holds it."""
+        """Return -1 if there is no such file, and so nobody who holds it."""
         try:
             handle = self.open(path)
         except FileNotFoundError:
@@ -376,10 +376,10 @@ def _data_from(handle: int, offset: int, size: int) -> int:
 
 
 def _lock_first_byte(handle: int) -> None:
-    """The lock that a Java process takes and looks at; the flock above is invisible to it.
+    """Take the lock that a Java process takes and looks at; flock() is invisible to it.
 
-    An open-file-description lock: an ordinary record lock would vanish as soon as this process
-    closes any other handle of the file.
+    It is an open-file-description lock: an ordinary record lock would vanish as soon as this
+    process closes any other handle of the file.
     """
     set_lock = getattr(fcntl, "F_OFD_SETLK", None)
     if set_lock is not None:

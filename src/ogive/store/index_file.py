@@ -151,7 +151,7 @@ class IndexFile:
         return self.next_item >= self.sizes.items
 
     def add(self, hashes: Sequence[int], places: Sequence[tuple[int, int]]) -> None:
-        """At most ADD_AT items, and no more than there is room for; *places* are (commit-log
+        """Add at most ADD_AT items, and no more than there is room for. *places* are (commit-log
         offset, store timestamp).
         """
         slots, count = self.slots, self.sizes.slots
@@ -180,10 +180,10 @@ class IndexFile:
         self.end_offset, self.end_ms = places[-1]
 
     def add_records(self, keyed: list[tuple[bytes, bytes, int, int]]) -> bool:
-        """add() of all their keys, by the compiled part: topic, properties, commit-log offset and
-        store timestamp of records.
+        """Add all keys of records, by the compiled part: topic, properties, commit-log offset and
+        store timestamp of each.
 
-        False, and nothing changed, where KeyIndex._add() has to do it.
+        Return False, with nothing changed, if KeyIndex._add() has to do it.
         """
         if native is None or self.slots is None or self.next_item == 1:
             return False
@@ -199,7 +199,7 @@ class IndexFile:
         return True
 
     def take_items(self) -> IndexWrite | None:
-        """Items that no file holds yet; counts them as handed to the writer."""
+        """Return items that no file holds yet, and count them as handed to the writer."""
         if self.handed == self.next_item:
             return None
         data = bytes(self.tail[(self.handed - self.tail_start) * ITEM.size :])
@@ -209,7 +209,7 @@ class IndexFile:
         return IndexWrite(self.path, self.sizes.file_bytes, at, data)
 
     def take_head(self) -> IndexWrite:
-        """Header and slots as they are now."""
+        """Return header and slots as they are now."""
         assert self.slots is not None
         slots = array("i", self.slots)
         if sys.byteorder == "little":
@@ -227,7 +227,7 @@ class IndexFile:
         return IndexWrite(self.path, self.sizes.file_bytes, 0, data)
 
     def state(self) -> IndexState:
-        """At a checkpoint: everything was handed over."""
+        """Return the state at a checkpoint, when everything was handed over."""
         return IndexState(
             self.name,
             *self.sizes,
@@ -262,7 +262,7 @@ def read_item(
 
 
 def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, None, bytes]:
-    """Nothing where the file is gone: retention was faster."""
+    """Read a file. Return nothing if it is gone: retention was faster."""
     for _ in range(_TRIES):
         try:
             return disk.read(file.path, size, at)
@@ -284,7 +284,9 @@ def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, No
 
 
 def file_name(stored_ms: int) -> str:
-    """yyyyMMddHHmmssSSS in UTC; for the time of a damaged record the nearest that there is."""
+    """Return yyyyMMddHHmmssSSS in UTC, of the nearest possible time for the time of a damaged
+    record.
+    """
     stored_ms = min(max(0, stored_ms), _LAST_MS)
     at = datetime.fromtimestamp(stored_ms // 1000, UTC)
     return f"{at:%Y%m%d%H%M%S}{stored_ms % 1000:03d}"
@@ -315,8 +317,9 @@ class IndexFiles:
 
 
 def restored(fs: Fs, directory: Path, states: Sequence[IndexState]) -> list[IndexFile]:
-    """The files whose bytes are those of the checkpoint, up to the first that is not: it and those
-    after it must be made again.
+    """Return the files whose bytes are those of the checkpoint, up to the first whose are not.
+
+    That one and those after it must be made again.
     """
     found: list[IndexFile] = []
     for state in states:
@@ -346,7 +349,7 @@ def restored(fs: Fs, directory: Path, states: Sequence[IndexState]) -> list[Inde
 
 
 def _checked(fs: Fs, path: Path, sizes: Sizes, state: IndexState) -> bytes | None:
-    """Header and slots, if the whole file is as *state* says."""
+    """Return header and slots if the whole file is as *state* says."""
     try:
         handle = fs.open(path)
     except FileNotFoundError:

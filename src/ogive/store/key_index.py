@@ -60,8 +60,8 @@ _quarters: Final = struct.Struct(">12xI12xI12xI12xI").iter_unpack
 
 
 def java_hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
-    """For each key the hash of its prefix (a hash, see java_prefix) with the key behind it, from 0
-    to 2**32 - 1.
+    """Return for each key the hash of its prefix (a hash, see java_prefix) with the key behind
+    it, from 0 to 2**32 - 1.
     """
     longest = max(map(len, keys), default=0)
     plain = (
@@ -86,7 +86,7 @@ def java_hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
 
 
 def java_prefix(text: bytes) -> int:
-    """The hash of what stands before the keys, as java_hashes() takes it."""
+    """Return the hash of what is before the keys, as java_hashes() takes it."""
     return java_hash(text.decode("utf-8", "replace")) & _MASK
 
 
@@ -95,7 +95,7 @@ def _short(key: bytes) -> bytes:
 
 
 def _fold(keys: Sequence[bytes], width: int) -> list[int]:
-    """Hashes of ASCII keys of at most *width* bytes, 32 or 64.
+    """Return the hashes of ASCII keys of at most *width* bytes, 32 or 64.
 
     Zeros before a key add nothing to the polynomial.
     """
@@ -111,8 +111,8 @@ def _fold(keys: Sequence[bytes], width: int) -> list[int]:
 
 
 def _long(prefix: int, key: bytes) -> int:
-    """A key of any length in any alphabet: in UTF-16 units where it is not ASCII, else in blocks of
-    32.
+    """Return the hash of a key of any length in any alphabet: by UTF-16 units if it is not
+    ASCII, else by blocks of 32.
     """
     if not key.isascii():
         units = key.decode("utf-8", "replace").encode("utf-16-be")
@@ -156,7 +156,7 @@ class KeyIndex:
         self._full: list[IndexWrite] = []
 
     def add(self, keyed: Iterable[Keyed]) -> None:
-        """Records that are durable, in their order."""
+        """Add records that are durable, in their order."""
         self.pending += keyed
         if len(self.pending) >= _BUILD_AT:
             self.build()
@@ -262,7 +262,7 @@ class KeyIndex:
         return tuple(writes)
 
     def written(self, writes: Iterable[IndexWrite]) -> None:
-        """*writes* are in the files: memory may forget what they hold."""
+        """Drop what *writes*, which are in the files, hold in memory."""
         by_path = {file.path: file for file in self.files}
         for write in writes:
             file = by_path.get(write.path)
@@ -277,7 +277,7 @@ class KeyIndex:
                 file.slots = None
 
     def states(self) -> tuple[IndexState, ...]:
-        """At a checkpoint, after collect()."""
+        """Return the states at a checkpoint, after collect()."""
         return tuple([file.state() for file in self.files])
 
     def expire(self, commitlog_start: int) -> list[Path]:
@@ -297,11 +297,11 @@ class KeyIndex:
     def find(
         self, disk: Disk, topic: str, key: str, begin_ms: int, end_ms: int
     ) -> Iterator[int | Cold | None]:
-        """Commit-log offsets of records that may have *key*, the newest first, in that time (whole
-        seconds).
+        """Yield commit-log offsets of records that may have *key*, the newest first, in that time
+        (whole seconds).
 
-        Now and then None, so that the caller may let others run; and Cold where the disk must be
-        waited for: once it is read, go on.
+        Yields None now and then, so that the caller may let others run, and Cold if the disk must
+        be waited for: read it, then go on.
         """
         self.build()
         key_hash = as_index_hash(
@@ -349,5 +349,5 @@ def _value(properties: bytes, name: bytes) -> bytes | None:
 
 
 def as_index_hash(java_hash: int) -> int:
-    """Its absolute value as Java takes it from 32 bits, 0 where there is none."""
+    """Return the absolute value as Java takes it from 32 bits, or 0 if there is none."""
     return -java_hash & 0x7FFFFFFF if java_hash & 0x80000000 else java_hash

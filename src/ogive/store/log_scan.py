@@ -59,7 +59,7 @@ class LogEnd:
     """The damaged places, up to MAX_PLACES of them: commit-log offset -> bytes."""
 
     def add(self, offset: int, size: int) -> None:
-        """There are *size* damaged bytes at *offset*."""
+        """Add *size* damaged bytes at *offset*."""
         if offset in self.places:
             return
         self.damaged += 1
@@ -69,7 +69,7 @@ class LogEnd:
 
 
 def _nowhere(scanned: Scanned) -> None:
-    """Nobody asks where damaged records had their place."""
+    """Ignore where damaged records had their place."""
 
 
 class LogScan:
@@ -118,11 +118,12 @@ class LogScan:
         torn_window: int = 0,
         spoiled: Callable[[Scanned], None] = _nowhere,
     ) -> Iterator[Scanned]:
-        """Every valid record from *position* on; *result* is complete when the iteration ends.
+        """Yield every valid record from *position* on. *result* is complete when the iteration
+        ends.
 
         *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it,
-        ends the log. *spoiled* is told, in their turn, of damaged records whose lengths fit: what
-        they say of their place in a queue is likely to be true.
+        ends the log. *spoiled* is called, in their turn, for damaged records whose lengths fit:
+        what they say of their place in a queue is likely to be true.
         """
         while True:
             position = yield from self.whole(position)
@@ -144,12 +145,12 @@ class LogScan:
         result.offset = position
 
     def next_valid(self, position: int) -> int | None:
-        """The offset of the first valid record after the damage at *position*.
+        """Return the offset of the first valid record after the damage at *position*.
 
-        Nothing is looked for inside a damaged record, as far as it can be told where that ends: a
-        body may hold whole records in the name of a topic to which its sender has no right. Where
-        it says of itself no end that is borne out, all behind its start, or behind its body, is
-        searched: a size that is damaged, too, must not cost the records behind it.
+        Skip the inside of a damaged record as far as its end is known: a body may hold whole
+        records in the name of a topic to which its sender has no right. If the end that it claims
+        is not confirmed, search everything behind its start, or behind its body: a size that is
+        damaged, too, must not cost the records behind it.
         """
         while position < self.limit:
             claim = self._claim(position)
@@ -181,8 +182,8 @@ class LogScan:
         )
 
     def writable_from(self, position: int) -> int:
-        """*position*, where nothing follows, or the border behind the unreadable block that it is
-        inside.
+        """Return *position*, or the border behind the unreadable block that it is inside.
+        Nothing follows there.
         """
         inside = position % self.segment_bytes % BLOCK
         return (
@@ -207,7 +208,9 @@ class LogScan:
         self._handles.close()
 
     def whole(self, position: int) -> Generator[Scanned, None, int]:
-        """The valid records up to the first place where there is none; returns its offset."""
+        """Yield the valid records up to the first place where there is none, and return its
+        offset.
+        """
         block, base, crc_from = self._block, self._block_at, self._crc_from
         while position < self.limit:
             at = position - base
@@ -234,8 +237,8 @@ class LogScan:
         return position
 
     def _spoiled(self, position: int, end: int) -> Iterator[Scanned]:
-        """Damaged records one behind the other from *position* to *end*, as far as their lengths
-        fit.
+        """Yield damaged records one behind the other from *position* to *end*, as far as their
+        lengths fit.
         """
         while position < end:
             block = self._load(position)
@@ -313,7 +316,7 @@ class LogScan:
         return True
 
     def _search(self, position: int, end: int) -> int | None:
-        """The first valid record from *position* to *end*, found by its magic and its own
+        """Return the first valid record from *position* to *end*, found by its magic and its own
         offset.
         """
         while position < end:
@@ -331,8 +334,8 @@ class LogScan:
         return None
 
     def _may_be_a_record(self, position: int) -> bool:
-        """A few bytes tell: what only looks like a head may claim any size, and a body hold a
-        hundred thousand of them.
+        """Return True if a few bytes fit a record: what only looks like a head may claim any
+        size, and a body may hold a hundred thousand of them.
         """
         room = min(self._segment_end(position), self.limit) - position
         return has_fitting_lengths(
@@ -340,7 +343,7 @@ class LogScan:
         )
 
     def _load(self, position: int) -> bytes:
-        """A block from *position* on with at least one whole record, if one starts there."""
+        """Read a block from *position* on with at least one whole record, if one starts there."""
         size = int.from_bytes(self._bytes(position, 4))
         self._block = (
             self._bytes(position, max(_BLOCK, size))
@@ -420,7 +423,7 @@ def scrub(
     end: int,
     most_bytes: int,
 ) -> Scrubbed:
-    """Any thread: check the records from *position* on, about *most_bytes* of them.
+    """Check the records from *position* on, about *most_bytes* of them, on any thread.
 
     Raises OSError; FileNotFoundError after retention.
     """

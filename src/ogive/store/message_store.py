@@ -251,11 +251,9 @@ class MessageStore:
     def put(self, messages: Messages, done: PutDone) -> None:
         """Place *messages*, all or none, in one segment.
 
-        *done* is called once, on the owner thread.
-
-        Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error
-        in *failed*, InvalidOption for a message that no record can hold, IllegalStateError outside
-        start() .. close().
+        *done* is called once, on the owner thread. Raises what refuses the messages at once, and
+        then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for a
+        message that no record can hold, IllegalStateError outside start() .. close().
         """
         self._check_accepts()
         if not messages:
@@ -264,7 +262,7 @@ class MessageStore:
             self._hand_over()
 
     def _check_accepts(self) -> None:
-        """Raises what refuses every message now."""
+        """Raise what refuses every message now."""
         self._link.check_running()
         if self._appender.waiting_bytes > self.config.max_waiting_bytes:
             raise StoreBusy(f"{self._appender.waiting_bytes} bytes wait to be written")
@@ -273,17 +271,16 @@ class MessageStore:
             self._flushes.retry()
 
     def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
-        """Raises InvalidOption for a message that put() would refuse whenever it came,
-        *spare_bytes* added to it.
+        """Raise InvalidOption for a message that put() would always refuse with *spare_bytes*
+        added to it.
         """
         self._appender.check_fits(message, spare_bytes)
 
     def submit(self) -> None:
-        """Hand what was put to the writer.
+        """Hand what was put to the writer. Call this once per iteration of the owner; it is cheap
+        if nothing was put.
 
-        Called once per turn of the owner; cheap when there is nothing.
-
-        What the writer reports meanwhile, a group that it wrote at once too, is dealt with before
+        What the writer reports meanwhile, also of a group that it wrote at once, is handled before
         this returns.
         """
         self._link.submit(self._hand_over)
@@ -294,9 +291,8 @@ class MessageStore:
             self._link.post(group)
 
     def fail(self, doing: str, exc: OSError) -> None:
-        """A file beside the log met an error after which nothing more may be acknowledged.
-
-        On any thread; nothing before start().
+        """Acknowledge nothing any more: a file beside the log met an error. Any thread may call
+        this; it does nothing before start().
         """
         self._link.post_from_any_thread(functools.partial(self._work.fail_by, doing, exc))
 
@@ -312,7 +308,7 @@ class MessageStore:
         self._link.post(functools.partial(self._sync_job, done))
 
     def _sync_job(self, done: Callable[[], None]) -> None:
-        """Writer thread."""
+        """Sync the log, on the writer thread."""
         self._work.sync_now()
         self._link.call_owner(done)
 
@@ -332,7 +328,7 @@ class MessageStore:
         )
 
     def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
-        """A function that checks about *most_bytes* of records from *position* on.
+        """Return a function that checks about *most_bytes* of records from *position* on.
 
         It may run on any thread, and raises OSError.
         """
@@ -356,8 +352,8 @@ class MessageStore:
     # --- reading ----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """The store time of a message put now: milliseconds since 1970 that never go back, whatever
-        happens to the clock.
+        """Return the store time of a message put now, in ms since 1970. It never goes back,
+        whatever happens to the clock.
         """
         return self._clock.now_ms()
 
@@ -366,7 +362,7 @@ class MessageStore:
         return queue.min_offset if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """One past the last visible message."""
+        """Return one past the last visible message."""
         queue = self._queues.get((topic, queue_id))
         return queue.max_offset if queue is not None else 0
 
@@ -381,11 +377,11 @@ class MessageStore:
         *,
         wait: bool = True,
     ) -> GetResult:
-        """Messages from *offset* on, at least one if there is any, else why not.
+        """Return messages from *offset* on, at least one if there is any, or else why there is
+        none.
 
-        *tag_codes*: Java hashes of the wanted tags.
-
-        Raises StoreError; Cold with wait=False, or within without_waiting().
+        *tag_codes*: Java hashes of the wanted tags. Raises StoreError; Cold with wait=False, or
+        within without_waiting().
         """
         before = self._disk.waits
         self._disk.waits = before and wait
@@ -395,14 +391,14 @@ class MessageStore:
             self._disk.waits = before
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """The visible consume-queue entries of *count* offsets from *offset* on; fillers have size
-        2147483647.
+        """Return the visible consume-queue entries of *count* offsets from *offset* on. Fillers
+        have size 2147483647.
         """
         queue = self._queues.get((topic, queue_id))
         return self._reader.visible_entries(queue, offset, count) if queue is not None else []
 
     def record_at(self, commitlog_offset: int) -> bytes | None:
-        """The visible record that starts there."""
+        """Return the visible record at a commit-log offset, or None."""
         return self._log.record_at(commitlog_offset)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
@@ -413,8 +409,8 @@ class MessageStore:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
     ) -> int:
-        """The first offset stored at or after *timestamp_ms* (max_offset if none); *upper*: the
-        last at or before (min_offset if none).
+        """Return the first offset stored at or after *timestamp_ms* (max_offset if none), or
+        with *upper* the last at or before it (min_offset if none).
         """
         queue = self._queues.get((topic, queue_id))
         return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
@@ -422,8 +418,8 @@ class MessageStore:
     def find_key(
         self, topic: str, key: str, begin_ms: int, end_ms: int
     ) -> Iterator[bytes | Cold | None]:
-        """The visible records of *topic* with *key*, as a key or unique key, stored from *begin_ms*
-        to *end_ms*; newest first.
+        """Yield the visible records of *topic* with *key*, as a key or unique key, stored from
+        *begin_ms* to *end_ms*, the newest first.
 
         Yields None now and then, so that the caller may let others run, and Cold while reads do not
         wait: bring it in, then go on.
@@ -452,7 +448,7 @@ class MessageStore:
         return self._disk.waiting()
 
     def bring_in(self, place: Place) -> bytes:
-        """Any thread: read what was missing. Raises StoreError."""
+        """Read what was missing, on any thread. Raises StoreError."""
         try:
             return bring_in(self._fs, place)
         except OSError as exc:

@@ -92,10 +92,10 @@ class QueueReader:
         max_bytes: int,
         tag_codes: frozenset[int] | None,
     ) -> GetResult:
-        """get() of an offset that the queue has.
+        """Return what get() returns for an offset that the queue has.
 
-        The record with it comes whole, whatever stands before the offset in it; a further one comes
-        as long as all messages together are no more than *max_messages*.
+        The record with it comes whole, whatever is before the offset in it. More records follow
+        while all messages together are at most *max_messages*.
         """
         wanted: list[Wanted] = []
         total = messages = 0
@@ -139,9 +139,8 @@ class QueueReader:
         return GetResult(status, next_offset, low, high)
 
     def entries(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
-        """Visible entries from *index* on, as stored; at most *count*, fewer where a file ends.
-
-        None of a file that is missing.
+        """Return visible entries from *index* on, as stored: at most *count*, fewer where a file
+        ends, and none of a file that is missing.
         """
         count = min(count, queue.end - index)
         if count <= 0:
@@ -178,7 +177,7 @@ class QueueReader:
         begin_ms: int,
         end_ms: int,
     ) -> Iterator[bytes | Cold | None]:
-        """See MessageStore.find_key(); records before *deleted_before* do not count."""
+        """Yield what MessageStore.find_key() does, without records before *deleted_before*."""
         given: set[int] = set()
         last = -1
         for found in index.find(self._disk, topic, key, begin_ms, end_ms):
@@ -220,7 +219,7 @@ class QueueReader:
         return store_timestamp(parts[0]) if count else -1
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, upper: bool) -> int:
-        """Binary search; an offset without a message counts like the next one that has one."""
+        """Search by halves. An offset without a message counts like the next one that has one."""
         low, high = queue.first_index, queue.end
         # invariant: everything before low is too early, everything from high on is not
         while low < high:
@@ -238,8 +237,8 @@ class QueueReader:
         return max(queue.min_offset, offset - 1) if upper else offset
 
     def first_at(self, queue: ConsumeQueue, commitlog_start: int) -> tuple[int, int]:
-        """The lowest entry whose record stands at *commitlog_start* or behind it: its index and
-        offset, those of the end if none does.
+        """Return index and offset of the lowest entry whose record is at *commitlog_start* or
+        behind it, or those of the end if there is none.
         """
         return first_at(queue, commitlog_start, self.reading(queue))
 
@@ -251,8 +250,8 @@ class QueueReader:
         max_bytes: int,
         tag_codes: frozenset[int] | None,
     ) -> tuple[list[Wanted], int, bool]:
-        """(records to read as (commit-log offset, size, queue offset), the offset to go on with,
-        whether a record is gone).
+        """Return (records to read as (commit-log offset, size, queue offset), the offset to go
+        on with, whether a record is gone).
         """
         wanted: list[Wanted] = []
         total, gone, log_start = 0, False, self._log.start
@@ -313,7 +312,9 @@ def _choose(
 
 
 def first_at(queue: ConsumeQueue, commitlog_start: int, read: ReadEntry) -> tuple[int, int]:
-    """See QueueReader. Entries without a record count like those that follow them."""
+    """Return what QueueReader.first_at() does. Entries without a record count like those that
+    follow them.
+    """
     low = queue.first_index
     top = high = queue.end
     while low < high:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def end_of_files(fs: Fs, kind: QueueKind, key: QueueKey) -> int:
-    """One past the last offset that the files of a queue tell of."""
+    """Return one past the last offset in the files of a queue."""
     directory = kind.directory(key)
     for name in reversed(segment_names(fs, directory)):
         handle = fs.open(directory / name)
@@ -70,7 +70,7 @@ def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueCheckpoin
 
 
 def restored(state: QueueCheckpoint, kind: QueueKind) -> ConsumeQueue:
-    """The queue as the checkpoint left it, all entries in its files."""
+    """Return the queue as the checkpoint left it, with all entries in its files."""
     queue = kind.new(state.key)
     queue.begin_at(state.first_index, state.min_offset)
     queue.max_offset = queue.next_offset = state.max_offset
@@ -132,7 +132,9 @@ class LevelTables:
         )
 
     def followed_by(self, levels: DelayLevels, start: int, end: int) -> "LevelTables":
-        """With *levels* from here on, where the log goes from *start* to *end*."""
+        """Return these tables with *levels* from now on, when the log goes from *start* to
+        *end*.
+        """
         # end: a power cut took what was behind it
         earlier = [(min(until, end), table) for until, table in self.earlier if until > start]
         if self.last is not None and self.last != levels and end > start:
@@ -164,7 +166,9 @@ class DueTimes:
     def of(
         self, queue: ConsumeQueue, commitlog_offset: int, size: int, level: int, stored_ms: int
     ) -> int:
-        """For the message that gets the next index of *queue*. Raises OSError."""
+        """Return the due time of the message that gets the next index of *queue*. Raises
+        OSError.
+        """
         due_ms = stored_ms + (self._tables.at(commitlog_offset) or self._default).delay_ms(level)
         raw = self._old_entry(queue, queue.end)
         if len(raw) == ENTRY_BYTES:

@@ -55,11 +55,11 @@ class QueueKind:
         return self.root / key[0] / str(key[1])
 
     def new(self, key: QueueKey, first: int = 0) -> ConsumeQueue:
-        """A queue without files, that begins with offset *first*."""
+        """Return a queue without files that begins with offset *first*."""
         return self.queue(key, self.directory(key), self.file_entries, first)
 
     def found(self, fs: Fs) -> Iterator[QueueKey]:
-        """The queues that have a directory. Raises OSError."""
+        """Return the queues that have a directory. Raises OSError."""
         for topic in filter(names_a_directory, fs.list(self.root)):
             for name in fs.list(self.root / topic):
                 if name.isdecimal() and len(name) < _QUEUE_DIGITS:
@@ -79,7 +79,7 @@ class QueueKinds:
 
     @classmethod
     def found(cls, fs: Fs, config: StoreConfig) -> "QueueKinds":
-        """As a directory has them. Raises OSError."""
+        """Return the kinds with the sizes that a directory's files have. Raises OSError."""
         root = config.root
         usual, batches = root / "consumequeue", root / "batchconsumequeue"
         return cls(
@@ -110,7 +110,7 @@ class QueueKinds:
         )
 
     def strays(self, fs: Fs) -> Iterator[Path]:
-        """Directories of queues in the other kind's place. Raises OSError."""
+        """Return directories of queues in the other kind's place. Raises OSError."""
         for kind in self:
             yield from [
                 kind.directory(key) for key in kind.found(fs) if self.of(key[0]) is not kind
@@ -124,7 +124,7 @@ def _kind(fs: Fs, queue: type[ConsumeQueue], root: Path, file_bytes: int) -> Que
 
 
 def _file_bytes(fs: Fs, root: Path, entry_bytes: int, default: int) -> int:
-    """The size that most of the first queue files have: one of them may be damaged."""
+    """Return the size that most of the first queue files have: one of them may be damaged."""
     sizes: Counter[int] = Counter()
     directories = (
         (root / topic / queue_id) for topic in fs.list(root) for queue_id in fs.list(root / topic)
@@ -143,7 +143,7 @@ def _tables(fs: Fs, root: Path) -> list[bytes]:
 
 
 def topics_of_batches(fs: Fs, root: Path) -> set[str]:
-    """See the module. Raises OSError."""
+    """Return the topics of batches, see the module. Raises OSError."""
     tables = _tables(fs, root)
     there = set(fs.list(root / "batchconsumequeue"))
     if not there and not any(BATCHES.encode() in raw for raw in tables):
@@ -242,8 +242,8 @@ class BatchQueue(ConsumeQueue):
         return _OFFSETS.unpack(raw)[0] if raw else self.max_offset
 
     def _readable(self, index: int, end: int, read: ReadEntry) -> tuple[int, bytes]:
-        """The first entry from *index* on that can be read, and its index; nothing where there is
-        none before *end*.
+        """Return the first entry from *index* on that can be read, and its index, or nothing if
+        there is none before *end*.
         """
         while index < end:
             raw = read(index)
@@ -290,8 +290,8 @@ class BatchQueue(ConsumeQueue):
         return end
 
     def pad(self, until: int) -> int:
-        """A queue without any entry gets one that has no record: where the queue goes on is known
-        from its last entry alone.
+        """Give a queue without entries one that has no record: only a queue's last entry says
+        where it goes on.
         """
         self.max_offset = max(self.max_offset, until)
         if self.end or not self.max_offset:
@@ -324,7 +324,7 @@ def messages_in(sys_flag: int, properties: bytes) -> int:
 
 
 def with_first_offset(properties: bytes, offset: int) -> bytes:
-    """The properties of a batch that gets *offset*.
+    """Return the properties of a batch that gets *offset*.
 
     Source: BatchConsumeQueue.assignQueueOffset, 5.5.
     """

@@ -94,9 +94,7 @@ class SizeClaim(NamedTuple):
 
 
 def strip_crc(properties: bytes) -> bytes:
-    """Without the checksum of a record that this message came from: it would speak of other
-    bytes.
-    """
+    """Remove the checksum of the record that this message came from, which is of other bytes."""
     return (
         properties[:-CRC_BYTES]
         if properties[-CRC_BYTES : _CRC_NAME_BYTES - CRC_BYTES] == _CRC_NAME
@@ -105,12 +103,12 @@ def strip_crc(properties: bytes) -> bytes:
 
 
 def topic_field(topic: bytes) -> bytes:
-    """The topic with its length before it: one byte, or two in a version 2 record."""
+    """Return the topic with its length before it: one byte, or two in a version 2 record."""
     return len(topic).to_bytes(1 if len(topic) <= 127 else 2) + topic
 
 
 def fixed_bytes(field: bytes) -> int:
-    """Bytes of a record with IPv4 hosts beside its body and properties."""
+    """Return the size of a record with IPv4 hosts without its body and properties."""
     return _FIXED_V4 + len(field) + 2
 
 
@@ -125,7 +123,7 @@ def record_size(message: NewMessage, field: bytes, with_crc: bool) -> int:
 def _sized(
     message: NewMessage, body: bytes, properties: bytes, field: bytes, with_crc: bool
 ) -> tuple[bytes, int]:
-    """The properties that are stored, without the checksum; the size of the record with it."""
+    """Return the properties to store, without the checksum, and the size of the record with it."""
     properties = strip_crc(properties)
     if with_crc and properties and properties[-1] != 2 and len(properties) < MAX_PROPERTIES_BYTES:
         # 4.9 leaves the last separator off; another property follows
@@ -160,9 +158,9 @@ def build_records_in_python(
     with_crc: bool,
     result: type[PutResult],
 ) -> Built:
-    """The records of *messages*, each for its queue, which is one of *queues*.
+    """Build the records of *messages*, each for its queue, which is one of *queues*.
 
-    They begin at commit-log offset *position*, or at *otherwise* where they need more than *room*
+    They begin at commit-log offset *position*, or at *otherwise* if they need more than *room*
     bytes. Raises ValueError for a message that no record can hold.
     """
     places = {place[:2]: (number, place[2], place[3]) for number, (place, _) in enumerate(queues)}
@@ -213,7 +211,7 @@ def build_record(
     stored_ms: int,
     with_crc: bool,
 ) -> bytes:
-    """One record of *size* bytes, checksum included; *field* is the topic_field.
+    """Build one record of *size* bytes, checksum included. *field* is the topic_field.
 
     Raises struct.error for a number that does not fit.
     """
@@ -263,13 +261,13 @@ def crc_property(crc: int) -> bytes:
 def read_record(
     buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *, spoiled: bool = False
 ) -> Record | None:
-    """The record at byte *at* of *buffer*, or None unless it is whole, belongs at
-    *commitlog_offset* and its checksum holds.
+    """Return the record at byte *at* of *buffer* if it is whole, belongs at *commitlog_offset* and
+    its checksum holds, and None otherwise.
 
     From *crc_from* on every record carries the checksum over the whole; one that does not is
-    damaged in just that place. Before, it may be missing or speak of another record: Apache's
-    broker copies properties when it stores a message again. *spoiled*: whatever its checksums say,
-    as long as all its lengths fit.
+    damaged in just that place. Before, it may be missing or be that of another record: Apache's
+    broker copies properties when it stores a message again. *spoiled*: ignore checksums if all
+    lengths fit.
     """
     try:
         fields = RECORD_V4.unpack_from(buffer, at)
@@ -423,7 +421,7 @@ class _Remains:
         )
 
     def _size_by_lengths(self, magic: int, body_size: int) -> int | None:
-        """None where it is too long."""
+        """Return the size, or None if it is too long."""
         topic_at, width = self._body_at + body_size, _WIDTHS[magic]
         if body_size < 0 or topic_at + width > self._room:
             return None
@@ -434,7 +432,7 @@ class _Remains:
         return size if size <= self._room else None
 
     def _mended(self, size: int, magic: int, body_size: int) -> Record | None:
-        """The record, if it is intact with these."""
+        """Return the record if it is intact with these."""
         _, _, body_crc, queue_id, flag, queue_offset, _, sys_flag, born = HEAD.unpack_from(
             self._head
         )
@@ -580,7 +578,7 @@ def _v6_part(buffer: bytes, at: int, sys_flag: int) -> tuple[int, int, int]:
 
 
 def store_timestamp(record: bytes | memoryview) -> int:
-    """The store timestamp of a record's first bytes (76 are enough)."""
+    """Return the store timestamp of a record's first bytes (76 are enough)."""
     at = 68 if record[39] & SysFlag.BORN_HOST_V6 else 56
     return int.from_bytes(record[at : at + 8])
 
@@ -598,7 +596,7 @@ def has_key(record: bytes, topic: str, key: str) -> bool:
 
 
 def tag_hash(properties: bytes) -> int:
-    """Java's hash of the TAGS property, 0 without one."""
+    """Return Java's hash of the TAGS property, 0 without one."""
     at = properties.rfind(b"TAGS\x01")
     if at < 0:
         return 0
@@ -617,6 +615,6 @@ def _hash_of(tag: bytes) -> int:
 
 
 def delay_level(properties: bytes) -> int:
-    """The DELAY property, 0 without one or where it is no number."""
+    """Return the DELAY property, or 0 without one or for one that is no number."""
     raw = raw_property(properties, b"DELAY")
     return int(raw) if raw is not None and raw.isdigit() else 0

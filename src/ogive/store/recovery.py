@@ -441,7 +441,7 @@ def _entry(disk: Disk, queue: ConsumeQueue, index: int) -> bytes:
 
 
 def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint | None:
-    """The checkpoint if it can belong to a log from *start* to *limit*."""
+    """Return the checkpoint if it can belong to a log from *start* to *limit*, or else None."""
     if checkpoint is not None and not start <= checkpoint.position <= limit:
         log.warning(
             "the checkpoint is at offset %d, but the log has %d to %d: reading the whole log",

@@ -193,10 +193,10 @@ class Replay:
             self._flush()
 
     def _believed(self, stored_ms: int) -> int:
-        """When a record was stored that says, without a checksum over the whole, that it is from
-        the future or from before 1970.
+        """Return when a record was stored that says, without a checksum over the whole, that it is
+        from the future or from before 1970.
 
-        The future counts as far as the one before says so, too: a single damaged bit makes it the
+        The future counts only if the record before says so, too: a single damaged bit makes it the
         year 5000, which would become the store's own time.
         """
         before, self._unsure_ms = self._unsure_ms, stored_ms
@@ -205,8 +205,8 @@ class Replay:
     def _due_ms(
         self, queue: ConsumeQueue, offset: int, size: int, level: int, own_ms: int, believed_ms: int
     ) -> int:
-        """Rather late than early: by the record's own time, unless that is further ahead than any
-        clock would be.
+        """Return a due time that is rather late than early: by the record's own time, unless
+        that is further ahead than any clock would be.
         """
         return self._due_times.of(
             queue,
@@ -217,11 +217,10 @@ class Replay:
         )
 
     def claim(self, scanned: Scanned) -> None:
-        """A damaged record may have been acknowledged and seen: where it says that it was its
-        queue's next, its offset is taken.
+        """Keep the offset of a damaged record that says that it was its queue's next: it may have
+        been acknowledged and seen.
 
-        Groups are past that offset. A message that were given it again would be one that they never
-        get.
+        Groups are past that offset, and would never get a message to which it were given again.
         """
         offset, record, _, _ = scanned
         key = (record.topic, record.queue_id)
@@ -247,7 +246,7 @@ class Replay:
             self.claimed[key] = following + count, offset
 
     def keep_claims(self) -> None:
-        """At the end of the log: damaged records keep their places where no sound record of their
+        """Keep the places of damaged records, at the end of the log, if no sound record of their
         queue followed.
         """
         skipped = self.skipped
@@ -278,8 +277,8 @@ class Replay:
         queue_offset: int,
         offset: int,
     ) -> ConsumeQueue | None:
-        """The queue, ready to take *queue_offset* next; None for a record that belongs to
-        nothing.
+        """Return the queue, ready to take *queue_offset* next, or None for a record that belongs
+        to nothing.
         """
         name = topic.decode("utf-8", "replace")
         if name.encode() != topic or not names_a_directory(name):
@@ -309,7 +308,9 @@ class Replay:
         return queue
 
     def keep_given_out(self, states: Iterable[QueueCheckpoint], log_bytes: int) -> None:
-        """Offsets that were given out are never given out again, even if their records are gone."""
+        """Reserve offsets that were assigned, even if their records are gone: they are never
+        assigned again.
+        """
         for state in states:
             queue = self.queues.get((state.key[0].encode(), state.key[1]))
             if queue is None or too_far(
@@ -320,8 +321,8 @@ class Replay:
             self._unwritten += queue.pad(state.max_offset)
 
     def keep_offsets_in_files(self) -> None:
-        """Queues without messages in the log continue where their files end: an offset that was
-        given out is never given out again.
+        """Continue queues without messages in the log where their files end: an offset is never
+        assigned again.
         """
         for kind in self._kinds:
             for key in list(kind.found(self._fs)):

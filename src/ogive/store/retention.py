@@ -121,18 +121,18 @@ class Ages:
         }
 
     def see(self, full: Sequence[int], at_s: float) -> None:
-        """Time has come to *at_s*, and these are the full segments."""
+        """Record that these segments are full at *at_s*."""
         self._elapsed_s += max(0.0, at_s - self._at_s)
         self._at_s = at_s
         self._full_at_s = {start: self._full_at_s.get(start, self._elapsed_s) for start in full}
 
     def of(self, start: int) -> float:
-        """In seconds."""
+        """Return ages in seconds."""
         return self._elapsed_s - self._full_at_s.get(start, self._elapsed_s)
 
 
 def _seconds(value: object) -> float | None:
-    """None for what is no time."""
+    """Return a time, or None for what is none."""
     try:
         found = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:

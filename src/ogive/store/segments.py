@@ -81,8 +81,8 @@ def sizes_of(fs: Fs, directory: Path) -> dict[int, int]:
 
 
 def usual_size(sizes: Mapping[int, int]) -> tuple[int, int] | None:
-    """The size that most segments have, of those that all starts are multiples of, and how many
-    have it; None where there is none.
+    """Return the size of most segments, among sizes that divide all starts, and how many have
+    it, or None if there is none.
     """
     counts = Counter(
         size for size in sizes.values() if size and not any(start % size for start in sizes)
@@ -91,7 +91,7 @@ def usual_size(sizes: Mapping[int, int]) -> tuple[int, int] | None:
 
 
 def segment_names(fs: Fs, directory: Path) -> list[str]:
-    """In order."""
+    """Return the names of segments in order."""
     return sorted(name for name in fs.list(directory) if len(name) == _DIGITS and name.isdigit())
 
 
@@ -116,7 +116,7 @@ class Handles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path) -> int:
-        """Raises FileNotFoundError."""
+        """Return the handle of a file. Raises FileNotFoundError."""
         handle = self._open.get(path)
         if handle is None:
             handle = self._keep(path, self._fs.open(path))
@@ -133,7 +133,7 @@ class Handles:
         return read_or_nothing(self._fs, handle, path, size, offset)
 
     def create(self, path: Path, size: int) -> int:
-        """An all-zero file of *size* bytes, whatever was there before."""
+        """Make a file of *size* zeros, whatever was there before."""
         self.forget(path)
         handle = self._keep(path, self._fs.open(path, create=True))
         self._fs.truncate(handle, 0)
@@ -141,7 +141,7 @@ class Handles:
         return handle
 
     def create_over(self, path: Path, size: int) -> int:
-        """A file of *size* bytes, with those of the file that was there before."""
+        """Make a file of *size* bytes, with those of the file that was there before."""
         try:
             handle = self.get(path)
         except FileNotFoundError:

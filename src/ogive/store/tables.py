@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def read_file(fs: Fs, path: Path) -> bytes | None:
-    """The whole file; None when there is none, and nothing of one that the disk cannot read."""
+    """Read a whole file. Return None if there is none, and no bytes if the disk cannot read it."""
     try:
         handle = fs.open(path)
     except FileNotFoundError:
@@ -35,9 +35,9 @@ def read_file(fs: Fs, path: Path) -> bytes | None:
 
 
 def write_synced(fs: Fs, path: Path, data: Data, *, size: int = 0) -> None:
-    """A file with exactly these bytes, on stable storage; its name is not yet.
+    """Write a file with exactly these bytes, and sync it. Its name is not durable yet.
 
-    *size*: one that has this size is written in place.
+    *size*: a file of this size is written in place.
     """
     handle = fs.open(path, create=True)
     try:
@@ -50,7 +50,7 @@ def write_synced(fs: Fs, path: Path, data: Data, *, size: int = 0) -> None:
 
 
 def replace_file(fs: Fs, path: Path, data: Data) -> None:
-    """After a crash at any point *path* holds its old bytes or *data*; after the return, *data*.
+    """Replace the file *path*: after a crash at any point it holds its old bytes or *data*.
 
     Raises OSError.
     """
@@ -61,21 +61,21 @@ def replace_file(fs: Fs, path: Path, data: Data) -> None:
 
 
 def make_lasting_dirs(fs: Fs, directory: Path) -> None:
-    """Directories whose names survive a power cut."""
+    """Make directories whose names survive a power cut."""
     for made in fs.make_dirs(directory):
         fs.fsync_dir(made.parent)
 
 
 def peek(fs: Fs, path: Path) -> dict[str, Any] | None:
-    """The object in a file, which is left as it is; None where it says nothing that a table could
-    hold. Raises OSError.
+    """Return the object in a file, which is left as it is, or None if it holds nothing that a
+    table could hold. Raises OSError.
     """
     raw = read_file(fs, path)
     return None if raw is None else parsed(raw)
 
 
 def parsed(raw: bytes) -> dict[str, Any] | None:
-    """None for everything that says nothing a table could hold: an empty file, ``null``, half an
+    """Return an object, or None for what no table could hold: an empty file, ``null``, half an
     object.
     """
     try:
@@ -96,8 +96,8 @@ class JsonTable:
         valid: Callable[[dict[str, Any]], bool] = lambda _: True,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """*valid* says whether an object that was read is this table at all, and not somebody
-        else's JSON.
+        """Keep a table in *path*. *valid* says whether an object in the file is this table at
+        all.
         """
         self._fs, self._path, self._valid, self._now = fs, path, valid, now
         self._backup = path.with_name(path.name + ".bak")
@@ -110,7 +110,7 @@ class JsonTable:
         self._broken: OSError | None = None
 
     def load(self) -> dict[str, Any] | None:
-        """The stored object, or None if there is none.
+        """Return the stored object, or None if there is none.
 
         An invalid file is set aside as ``.corrupt-<seconds>`` with one warning, and the backup is
         used.
@@ -149,7 +149,7 @@ class JsonTable:
         self.save_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
     def save_text(self, text: str) -> None:
-        """save() for what is JSON already."""
+        """Replace the file as save() does, by what is JSON already."""
         make_lasting_dirs(self._fs, self._path.parent)
         if (
             self._current is None
@@ -166,8 +166,8 @@ class JsonTable:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """A disk that fails here fails the log, too: trying again may succeed without anything on
-        the disk. A full one is no such thing.
+        """Fail the log, too, if the disk fails inside: another try may succeed with nothing on
+        the disk. A full disk is no failure.
         """
         if self._broken is not None:
             raise self._broken

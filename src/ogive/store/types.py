@@ -140,7 +140,7 @@ class NewBatch(NamedTuple):
     number: int
 
     def each(self) -> list[NewMessage]:
-        """Every message by itself. Raises ProtocolError where their number is another."""
+        """Return every message by itself. Raises ProtocolError if their number is another."""
         items = decode_batch(self.data[self.start :], self.number)
         if not 0 < len(items) == self.number:
             raise ProtocolError(f"a batch holds {len(items)} messages instead of {self.number}")

@@ -77,7 +77,7 @@ class ExpectedUnits:
         self.missing: int | None = None
 
     def add(self, unit: bytes, count: int) -> None:
-        """*unit* stands for the next *count* messages."""
+        """Add *unit*, which stands for the next *count* messages."""
         self._waiting.append((self.end, unit))
         self.end += count
 
@@ -96,7 +96,7 @@ class ExpectedUnits:
 
 
 def units_in_files(fs: Fs, handles: Handles, kind: QueueKind, key: QueueKey) -> Iterator[bytes]:
-    """All entries of a queue that stand for a record, in order. Raises OSError."""
+    """Yield all entries of a queue that stand for a record, in order. Raises OSError."""
     directory = kind.directory(key)
     for name in segment_names(fs, directory):
         path = segment_path(directory, int(name))
@@ -158,7 +158,9 @@ class Report:
 
 
 def verify(root: Path) -> Report:
-    """Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each."""
+    """Check a store. Raises StoreLocked, StoreUnusable, StoreCorrupt, with a plain sentence
+    each.
+    """
     fs = ReadOnlyFs()
     try:
         _check_is_store(root)
@@ -176,7 +178,7 @@ def verify(root: Path) -> Report:
 
 
 def repair(root: Path) -> tuple[Report, Report]:
-    """(before, after). Raises like verify()."""
+    """Repair a store. Return what verify() says before and after. Raises as verify() does."""
     mended = _changing(root, repair_files)
     before = verify(root)
     before.problems[:0] = mended
@@ -519,7 +521,7 @@ class _Verification:
 
 
 def _listed(result: LogEnd) -> str:
-    """The offsets of the damaged places, the first of them where they are many."""
+    """Return the offsets of the damaged places, the first of them if they are many."""
     offsets = [str(offset) for offset in list(result.places)[:_MAX_OFFSETS]]
     if result.damaged > len(offsets):
         return f"{', '.join(offsets)} and {result.damaged - len(offsets)} more places"
@@ -531,7 +533,7 @@ def _and_more(names: list[str]) -> str:
 
 
 def _tables(fs: Fs, root: Path) -> Iterator[Path]:
-    """With their backups; users and rules are among them."""
+    """Return the tables with their backups; users and rules are among them."""
     for folder in (root / "config", root / "config" / "access"):
         yield from (
             folder / name for name in fs.list(folder) if name.endswith((".json.bak", ".json"))

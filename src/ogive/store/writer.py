@@ -168,13 +168,11 @@ class CommitWriter:
         return self._failed is not None
 
     def accept_again(self) -> None:
-        """The owner has taken back every refused group: what comes next starts where the log
-        ends.
-        """
+        """Go on where the log ends, once the owner has taken back every refused group."""
         self._refusing = None
 
     def sync_in_s(self) -> float:
-        """Seconds until sync_now() is due."""
+        """Return the seconds until sync_now() is due."""
         return max(0.0, self._sync_due - self._monotonic()) if self._unsynced else _MAX_SYNC_GAP_S
 
     def sync_now(self) -> None:
@@ -187,7 +185,7 @@ class CommitWriter:
         self._unsynced = 0
 
     def idle(self) -> None:
-        """Nothing waits: make room for the near future now rather than between a send and its
+        """Make room for the near future while nothing waits, rather than between a send and its
         answer.
         """
         if self._failed is None and self._log.prepared < self._end + self._ahead_bytes:
@@ -201,7 +199,7 @@ class CommitWriter:
                     self._fail("making room in the commit log", exc, ())
 
     def fail_by(self, doing: str, exc: Exception) -> None:
-        """A job beside the groups met an error that must not be passed over."""
+        """Fail because a job beside the groups met an error that must not be ignored."""
         if self._failed is None:
             self._fail(doing, exc, ())
 
@@ -229,7 +227,7 @@ class CommitWriter:
 
 
 def join_extents(groups: Sequence[CommitGroup]) -> list[Chunk]:
-    """One chunk for each segment that the groups touch."""
+    """Return one chunk for each segment that the groups touch."""
     runs: list[tuple[int, list[bytes]]] = []
     end = -1
     for group in groups:
@@ -256,7 +254,7 @@ MakeWriter = Callable[[CommitWriter, int], Writer]
 
 
 def _look_again() -> None:
-    """A job for the thread to see what there is to do ahead."""
+    """Have the thread see what there is to do ahead."""
 
 
 class WriterThread:
@@ -307,7 +305,7 @@ class WriterThread:
         self._inbox.put(job)
 
     def _written_here(self, group: CommitGroup) -> bool:
-        """Owner's thread, which has taken the work."""
+        """Write on the owner's thread, which has taken the work."""
         started = self._monotonic()
         if started < self._here_from or not self.work.is_short(group):
             return False
@@ -351,7 +349,7 @@ class WriterThread:
                     return
 
     def _carry_out(self, job: CommitGroup | Job | None) -> bool:
-        """*job*, and the groups that wait behind it; False at the end."""
+        """Run *job*, and the groups that wait behind it. Return False at the end."""
         work, inbox = self.work, self._inbox
         groups: list[CommitGroup] = []
         size = 0
@@ -406,7 +404,7 @@ class FullDisk:
             log.warning("the store refuses writes: %s", error)
 
     def end(self) -> None:
-        """The disk took a write."""
+        """Record that the disk took a write."""
         if self.is_logged:
             self.is_logged = False
             log.warning("the store accepts writes again")
@@ -445,7 +443,7 @@ class WriterLink:
             raise IllegalStateError("the store is not running")
 
     def post(self, job: CommitGroup | Job) -> None:
-        """Hand *job* to the writer; nothing before start()."""
+        """Hand *job* to the writer; do nothing before start()."""
         if self._writer is not None:
             self._writer.post(job)
 
