@@ -62,8 +62,8 @@ class Change(Generic[Ctx]):
 
 
 def named(**fields: str) -> Callable[[RemotingCommand], About]:
-    """*fields*: by kind, the header's field that holds the name; one that is not given is left
-    out.
+    """Return a function that finds the names in a request: *fields* is the header's field by
+    kind. A field that is absent is left out.
     """
     return lambda command: {
         kind: (name,) for kind, at in fields.items() if (name := command.ext_fields.get(at))
@@ -96,7 +96,9 @@ class AuditEntry(Generic[Ctx]):
         requester: RequestSource,
         server: str,
     ) -> None:
-        """*server*: where. Raises ProtocolError for a body that cannot be read."""
+        """Read what is asked for. *server* is where. Raises ProtocolError for a body that cannot
+        be read.
+        """
         self._change, self._ctx = change, ctx
         self._asker, self._server = requester, server
         self._about = change.about(command)
@@ -112,7 +114,7 @@ class AuditEntry(Generic[Ctx]):
         )
 
     def tell(self, code: int) -> None:
-        """*code*: that of the answer. Does nothing where the change was refused."""
+        """Log the change, unless *code*, that of the answer, says that it was refused."""
         try:
             self._tell(code)
         except Exception:
@@ -177,7 +179,9 @@ def requester(command: RemotingCommand, remote_address: str, *, checked: bool) -
 
 
 def shown(text: str) -> str:
-    """A name that a client gave, so that it looks like nothing else in the line."""
+    """Return a name that a client gave in a form that cannot be mistaken for other parts of the
+    line.
+    """
     return text if len(text) <= MAX_LENGTH and _PLAIN.fullmatch(text) else repr(text[:MAX_LENGTH])
 
 

@@ -105,11 +105,10 @@ class Guard:
         topic_at: Callable[[int], str | None] = lambda _: None,
         topics_to_clone: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
-        """*server*: its name in the log.
+        """Guard *server*, which is its name in the log.
 
-        *topic_at*: finds the topic of the message at a commit-log offset.
-
-        *topics_to_clone*: see OffsetTable.
+        *topic_at* finds the topic of the message at a commit-log offset. *topics_to_clone*: see
+        OffsetTable.
         """
         self.table = table
         self.server = server

@@ -139,7 +139,7 @@ def super_users(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
 
 
 def topic_at(field: str, *actions: str) -> Rule:
-    """The topic of the message at this offset of the commit log."""
+    """Return the topic of the message at this offset of the commit log."""
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
         try:
@@ -165,7 +165,9 @@ def _body_of(command: RemotingCommand) -> bytes:
 
 
 def _route(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Clients ask for the route of TBW102 before a topic is made by a send."""
+    """Require Pub, Sub or Get on the topic, and nothing for TBW102: clients ask for its route
+    before a send creates a topic.
+    """
     name = command.ext_fields.get("topic", "")
     return () if name == AUTO_CREATE_TOPIC else (_on_topic(name, (PUB, SUB, GET)),)
 
@@ -188,9 +190,7 @@ def _reply(field: str) -> Rule:
 
 
 def _of_message_id(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Parsed exactly as by the handler: if the two disagreed about an id, the wrong message would
-    be checked.
-    """
+    """Parse a message id exactly as the handler does: else the wrong message would be checked."""
     try:
         found = facts.topic_at(parse_offset_message_id(command.ext_fields.get("msgId", ""))[1])
     except ProtocolError:
@@ -239,7 +239,7 @@ def _clone(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
 
 
 def _body_names(members: str, name: str, kind: str, *actions: str) -> Rule:
-    """The body holds a list of objects, each with a name."""
+    """Require *actions* on each name in a body that holds a list of objects."""
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
         rows = loads_object(_body_of(command)).get(members)
@@ -250,7 +250,9 @@ def _body_names(members: str, name: str, kind: str, *actions: str) -> Rule:
 
 
 def _body(**fields: tuple[str, tuple[str, ...]]) -> Rule:
-    """The body is one object; *fields*: kind and actions of each member that names a resource."""
+    """Require what *fields* says, kind and actions, of each member that names a resource in the
+    body.
+    """
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
         body = loads_object(_body_of(command))
@@ -277,7 +279,7 @@ def _text(value: Any) -> str:
 
 
 def _user(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
-    """Super users are made and changed by super users only."""
+    """Require a super user to make or change one."""
     yield Need(CLUSTER, facts.cluster, (UPDATE,))
     makes_one = bool(command.body) and User.decode(_body_of(command)).user_type == SUPER
     if makes_one or facts.is_super(command.ext_fields.get("username", "")):

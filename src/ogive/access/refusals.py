@@ -127,7 +127,7 @@ class Refusals:
 
 
 def _asked(command: RemotingCommand) -> str:
-    """The code, its name, and the names in the header."""
+    """Return the request's code, its name, and the names in its header."""
     try:
         name = f"{RequestCode(command.code).name} ({command.code})"
     except ValueError:

@@ -53,11 +53,11 @@ class AccessTable:
     def __init__(
         self, directory: Path | None = None, *, fs: Fs | None = None, max_users: int = MAX_USERS
     ) -> None:
-        """Loads ``access.json`` of the directory (blocking); without a directory everything is in
-        memory only. Raises StoreError.
+        """Load ``access.json`` of *directory* (blocking), or keep everything in memory. Raises
+        StoreError.
 
-        ``internal`` signs requests between the parts of one process: a super user that is in no
-        file and no list.
+        *internal* signs requests between the parts of one process: a super user that is in no file
+        and no list.
         """
         self.internal = Credentials(access_key=INTERNAL_NAME, secret_key=secrets.token_urlsafe(32))
         self._max_users = max_users

@@ -43,7 +43,9 @@ class NameServer:
     def __init__(
         self, config: NameServerConfig | None = None, *, access: AccessTable | None = None
     ) -> None:
-        """*access*: the users who may ask, and for what; None: anybody may do anything."""
+        """Make a server that is not started. *access* is who may ask for what; None lets anyone
+        do anything.
+        """
         self.config = config or NameServerConfig()
         self._guard = (
             None if access is None else Guard(access, cluster=self.config.cluster, server=_CALLED)

@@ -35,7 +35,7 @@ Value = Callable[[Properties], Any]
 
 
 def test_of(text: str) -> Test:
-    """Raises InvalidExpression."""
+    """Compile *text*. Raises InvalidExpression."""
     return _test(parse(text))
 
 
@@ -125,9 +125,10 @@ def _not(test: Test) -> Test:
 
 
 def _joined(tests: list[Test], *, decides: bool) -> Test:
-    """*decides* ends it: a false one of AND, a true one of OR.
+    """Compile AND or OR, which end with the first part that *decides*: a false one for AND, a true
+    one for OR.
 
-    What stands behind is not evaluated, and cannot fail.
+    Later parts are not evaluated, and cannot fail.
     """
 
     def run(properties: Properties) -> bool | None:
@@ -144,8 +145,9 @@ def _joined(tests: list[Test], *, decides: bool) -> Test:
 
 
 def _equal(left: _Operand, right: _Operand) -> Test:
-    """Not symmetric: null on the left is unknown, null on the right alone is false, and two of them
-    are equal.
+    """Compile ``=``, which is not symmetric.
+
+    Null on the left is unknown, null on the right alone is false, and two nulls are equal.
     """
     compare, left_value, right_value = comparison(left.type, right.type), left.value, right.value
 
@@ -193,7 +195,9 @@ def _in(name: str, values: frozenset[str], *, negated: bool) -> Test:
 
 
 def _text_test(node: TextTested) -> Test:
-    """False for what is missing, is no string or is compared with nothing, negated or not."""
+    """Compile a test of text. It is false for a value that is missing, is no string or is
+    compared with nothing, negated or not.
+    """
     operand, text, negated = _operand(node.of), node.text, node.negated
     value = operand.value
     found: dict[str, Callable[[str, str], bool]] = {

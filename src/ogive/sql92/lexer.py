@@ -67,7 +67,7 @@ _HINTS: Final = {
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Each token when it is asked for; the last is END, again and again.
+    """Yield each token when it is asked for, and END without end.
 
     Raises InvalidExpression.
     """

@@ -47,7 +47,7 @@ _TEXT_TESTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
 def parse(text: str) -> Condition:
-    """Raises InvalidExpression, which points at the place."""
+    """Parse *text*. Raises InvalidExpression, which points at the place."""
     return _Parser(text).expression()
 
 
@@ -254,7 +254,7 @@ class _Parser:
             raise self._fault(f"nested deeper than {MAX_DEPTH}", token.at)
 
     def _node(self, node: N, at: int, *children: Node) -> N:
-        """*node*, within the limits."""
+        """Return *node*. Raises InvalidExpression beyond the limits."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise self._fault(f"more than {MAX_NODES} parts", at)

@@ -78,7 +78,7 @@ def parse_boolean(text: str) -> bool:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """NaN is equal to itself and above all else; -0.0 is below 0.0."""
+    """Compare as Java does: NaN equals itself and is above all else, and -0.0 is below 0.0."""
     if left < right:
         return -1
     if left > right:

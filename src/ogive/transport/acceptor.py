@@ -92,7 +92,7 @@ class Acceptor:
         self.failed = 0  # handshakes
 
     def listen(self, host: str, port: int) -> int:
-        """The port. Raises OSError."""
+        """Open the port. Raises OSError."""
         listener = listening_socket(host, port)
         self._socket = listener
         self._loop.add_reader(listener, self._accept)

@@ -68,7 +68,7 @@ _MAX_OPAQUE: Final = 0x7FFFFFFF
 
 
 def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
-    """The handler of a peer that takes no requests."""
+    """Answer a peer that its requests are not supported."""
     if not command.flag & _ONEWAY:
         remark = f" request type {command.code} not supported"
         connection.reply(
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
     # --- asking -----------------------------------------------------------------------------------
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """The peer's answer, whatever its code.
+        """Send a request, and return the peer's answer, whatever its code.
 
         Raises TransportError. A cancelled call ignores its late answer.
         """
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
     def start_call(
         self, command: RemotingCommand, timeout_s: float
     ) -> asyncio.Future[RemotingCommand]:
-        """Like ``call``, without waiting; sets the command's opaque.
+        """Send a request without waiting for its answer. Sets the command's opaque.
 
         Raises at once if the request cannot even start.
         """
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
         return future
 
     def next_opaque(self) -> int:
-        """A number for one request on this connection."""
+        """Return a number for one request on this connection."""
         return next(self._opaques) & _MAX_OPAQUE
 
     def start_frame(self, opaque: int, frame: bytes, answer: Answer, timeout_s: float) -> None:
@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._close, self._last_words)
 
     def trust(self) -> None:
-        """Access control has let a request of the peer through."""
+        """Record that access control has let a request of the peer through."""
         self.trusted = True
 
     async def finish_requests(self) -> None:
@@ -448,7 +448,7 @@ class Connection(asyncio.Protocol):
         self._loop.call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """The next slice of what was read."""
+        """Handle the next slice of what was read."""
         frames, fault = self._kept, self._kept_fault
         self._kept, self._kept_fault = [], None
         if not self.closed:
@@ -575,7 +575,9 @@ async def connect(
     credentials: Credentials | None = None,
     request_fields: Mapping[str, str] | None = None,
 ) -> Connection:
-    """A connection that is ready for calls. Raises ConnectError with the address and the reason."""
+    """Return a connection that is ready for calls. Raises ConnectError with the address and the
+    reason.
+    """
     loop = asyncio.get_running_loop()
     address = join_address(host, port)
 
@@ -641,7 +643,7 @@ async def _resolve(host: str, port: int) -> list[str]:
 
 
 def reason_of(exc: Exception) -> str:
-    """Why a call on a socket failed, in words."""
+    """Describe why a call on a socket failed."""
     if not isinstance(exc, OSError) or isinstance(exc, tls.SSLError):
         return str(exc)
     # below 0: a name, not a socket
@@ -651,7 +653,7 @@ def reason_of(exc: Exception) -> str:
 
 
 def join_address(host: str, port: int) -> str:
-    """``host:port``, or ``[v6]:port``."""
+    """Return ``host:port``, or ``[v6]:port``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -31,7 +31,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, number: int, deadline: float) -> None:
-        """*deadline* is a time of the loop's clock."""
+        """Add a deadline, a time of the loop's clock."""
         tick = int(deadline / TICK_S) + 1
         bucket = self._buckets.get(tick)
         if bucket is not None:
@@ -43,10 +43,9 @@ class Deadlines:
             self._arm()
 
     def clear(self) -> None:
-        """For good.
+        """Drop all deadlines for good, and the owner.
 
-        Nor is the owner held any longer: in a circle with this, it would stay in memory until a
-        garbage collection.
+        In a reference cycle with this the owner would stay in memory until a garbage collection.
         """
         self._expire = _nothing
         self._buckets.clear()

@@ -62,7 +62,7 @@ class ConnectionPool:
         self.closed = False
 
     def existing(self, address: str) -> Connection | None:
-        """The open connection to *address*, if there is one: no waiting."""
+        """Return the open connection to *address* if there is one, without waiting."""
         connection = self._open.get(address)
         return connection if connection is not None and not connection.closed else None
 
@@ -80,7 +80,7 @@ class ConnectionPool:
         connection.leave()
 
     async def get(self, address: str) -> Connection:
-        """An open connection to ``host:port``. Raises ConnectError."""
+        """Return an open connection to ``host:port``. Raises ConnectError."""
         connection = self.existing(address)
         if connection is not None:
             return connection

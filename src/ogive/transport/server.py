@@ -261,9 +261,9 @@ class Server:
         watch(self._sweeper)
 
     async def reload_certificates(self) -> None:
-        """New connections get what stands in the files now.
+        """Use the certificates that are in the files now for new connections.
 
-        Raises InvalidOption, and then the old ones stay.
+        Raises InvalidOption, and then keeps the old ones.
         """
         if self._tls is not None and isinstance(self._listener, Acceptor):
             self._listener.context = await self._tls_context(self._tls)
@@ -273,7 +273,7 @@ class Server:
         return tls if isinstance(tls, ssl.SSLContext) else await asyncio.to_thread(tls.context)
 
     async def connect_here(self, credentials: Credentials | None = None) -> Connection:
-        """A connection inside this process, for which no TLS is needed. Raises ConnectError."""
+        """Return a connection inside this process, which needs no TLS. Raises ConnectError."""
         loop = asyncio.get_running_loop()
         theirs, ours = socket.socketpair()
         try:
@@ -341,8 +341,8 @@ class Server:
             await asyncio.wait(unread, timeout=grace_s)
 
     def _reads_again(self, reader: ServerConnection) -> bool:
-        """*reader* has something to read; whether it was the last that had, too: then there are
-        hardly others to wait for.
+        """Return True if *reader*, which has something to read, was also the last that had: then
+        there are hardly others to wait for.
         """
         again = self._last_reader is reader
         self._last_reader = reader
@@ -351,8 +351,8 @@ class Server:
         return again
 
     def _go_on_later(self, connection: ServerConnection) -> None:
-        """One slice a turn, whoever it is of: many connections with much to do take no more from
-        the others than one.
+        """Handle one slice an iteration, of whichever connection: many with much to do take no
+        more from the others than one.
         """
         if not self._slices:
             asyncio.get_running_loop().call_soon(self._go_on)
@@ -365,7 +365,7 @@ class Server:
         connection.go_on()
 
     def _answered(self, connection: ServerConnection) -> None:
-        """The one request that *connection* had under way has its answer."""
+        """Record that the only request that *connection* had under way is answered."""
         if self._lookout is not None and self._last_reader is connection:
             self._lookout.answered()
 
@@ -397,8 +397,10 @@ class Server:
             self._on_open(connection)
 
     def _closed(self, connection: ServerConnection) -> None:
-        """The socket is gone; until then the connection counts, also one that is closed and does
-        not take its last answers.
+        """Forget a connection whose socket is gone.
+
+        Until then the connection counts, also one that is closed and does not take its last
+        answers.
         """
         self._connections.discard(connection)
         open_sockets.discard(connection)
@@ -411,7 +413,7 @@ class Server:
             del self._per_host[host]
 
     def _buffered(self, more: int, *, trusted: bool) -> None:
-        """Frames that are not complete hold *more* bytes now.
+        """Count *more* bytes of frames that are not complete.
 
         Over the limit those are cut off that have been arriving for longest, not the reader that
         came to it: a peer that holds memory would shut out everybody whose frame comes in more than
@@ -457,7 +459,7 @@ class Server:
                     )
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
-        """Why the connection must go, if it must."""
+        """Return why the connection must be closed, or None."""
         limits = self.limits
         if connection.closing_since is not None:
             return (

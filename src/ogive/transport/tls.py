@@ -60,7 +60,7 @@ class TlsConfig:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Reads the files. Raises InvalidOption that names the one that is wrong."""
+        """Read the files. Raises InvalidOption that names the one that is wrong."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -90,8 +90,8 @@ class TlsConfig:
         return context
 
     def doubt(self, host: str) -> str:
-        """Why a client that is given *host* would not take the certificate, its authority apart;
-        empty if it would, or nobody can tell.
+        """Return why a client that connects to *host* would not take the certificate, its authority
+        apart. Return an empty text if it would, or if that is unknown.
 
         Reads the files: the handshake of such a client is done in memory. Raises InvalidOption for
         files that cannot be used.
@@ -140,5 +140,5 @@ def fault_of(cert: Path, key: Path, exc: Exception) -> str:
 
 
 def refuse_password() -> str:
-    """Without it OpenSSL would ask at the terminal."""
+    """Refuse an encrypted key: OpenSSL would ask for the password at the terminal."""
     raise ValueError("the key is encrypted; a key without password is needed")

@@ -29,7 +29,7 @@ _SMOOTH: Final = 0.2
 
 
 def waiting_in_system(transport: asyncio.Transport | None) -> int:
-    """Bytes in the system's buffer that the peer has not taken, where the system tells."""
+    """Return the bytes in the system's buffer that the peer has not taken, if the system tells."""
     connected = transport.get_extra_info("socket") if transport is not None else None
     if connected is None or sys.platform == "win32":
         return 0
@@ -80,8 +80,8 @@ class _Held:
         return self.size / max(self.rate, 1.0)
 
     def rank(self, slow_s: float, now: float, taken: int) -> tuple[int, float, float]:
-        """The largest goes first: who is known to be slow, then who is new by what it has taken so
-        far, last who takes its answers.
+        """Return a sort key, the largest first: peers known to be slow, then new ones by what
+        they have taken, last those that take their answers.
         """
         if self.rate < 0:
             return (
@@ -122,7 +122,7 @@ class Unread:
             await self._room.wait()
 
     def count(self, connection: Holder) -> None:
-        """Something was written to the connection, or taken from it."""
+        """Count what was written to the connection, or taken from it."""
         size, known = connection.held_bytes, self._held.get(connection)
         if size < COUNTED:
             if known is not None:
@@ -137,13 +137,13 @@ class Unread:
             self._look = self._loop.call_later(LOOK_S, self._make_room)
 
     def forget(self, connection: Holder) -> None:
-        """The connection holds nothing any more."""
+        """Forget a connection that holds nothing any more."""
         known = self._held.pop(connection, None)
         if known is not None:
             self.total -= known.size
 
     def sweep(self) -> None:
-        """Every second or so: see how much each takes."""
+        """Measure what each connection takes. Call this every second or so."""
         now = self._loop.time()
         passed_s, self._swept_at = max(now - self._swept_at, 0.001), now
         for connection, held in list(self._held.items()):

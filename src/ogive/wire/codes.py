@@ -37,7 +37,7 @@ _FIRST_NAMED_VERSION = 213
 
 
 def version_name(version: int) -> str:
-    """``5.3.3`` for 479: the release behind a peer's version number.
+    """Return the release behind a peer's version number: ``5.3.3`` for 479.
 
     Source: MQVersion.java, 5.5.
     """

@@ -20,7 +20,7 @@ _ZSTD_STEP: Final = 1024
 
 
 def compress(body: bytes, kind: CompressionType = "zlib", level: int = 5) -> tuple[bytes, int]:
-    """The shorter form of *body*, and the sysFlag bits that mark it.
+    """Return the shorter form of *body*, and the sysFlag bits that mark it.
 
     Raises CompressionUnavailable.
     """
@@ -46,7 +46,7 @@ def decompress(body: bytes, sys_flag: int, limit: int = MAX_INFLATED_BYTES) -> b
 
 
 def require(kind: CompressionType) -> None:
-    """Raises CompressionUnavailable if *kind* cannot be used here."""
+    """Raise CompressionUnavailable if *kind* cannot be used here."""
     _CODECS[kind][1](b"", 1)
 
 

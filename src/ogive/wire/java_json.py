@@ -43,11 +43,12 @@ class FrozenObject(dict[str, Any]):
 
 
 def loads(raw: bytes | str, *, bounded: bool = False, java_values: int = MAX_JAVA_VALUES) -> Any:
-    """Standard JSON at full speed, Java's dialect otherwise; bare integer keys become text.
+    """Read standard JSON at full speed, and Java's dialect otherwise. Bare integer keys become
+    text.
+
+    *bounded*: at most MAX_VALUES values, or *java_values* in the dialect and with references.
 
     Raises ProtocolError.
-
-    *bounded*: not over MAX_VALUES, or *java_values* in the dialect and with references.
     """
     try:
         text = raw if isinstance(raw, str) else raw.decode()
@@ -73,7 +74,10 @@ def loads(raw: bytes | str, *, bounded: bool = False, java_values: int = MAX_JAV
 
 
 def _check_values(text: str, limit: int, kind: str = "") -> None:
-    """Checked before a reader makes an object of each; those inside strings are counted, too."""
+    """Raise ProtocolError for too many values, before a reader makes an object of each.
+
+    Commas and brackets inside strings count, too.
+    """
     if len(text) > limit and (count := text.count(",") + text.count("{") + text.count("[")) > limit:
         raise ProtocolError(f"body {kind}holds up to {count} values: {limit} are the limit")
 

@@ -56,13 +56,13 @@ WRAPPED: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 
 
 def body_crc(body: bytes) -> int:
-    """java.util.zip.CRC32 of the stored body with the sign bit cleared; 0 for none."""
+    """Return java.util.zip.CRC32 of the stored body with the sign bit cleared, or 0 for no body."""
     return crc32(body) & 0x7FFFFFFF
 
 
 @functools.lru_cache(4096)
 def java_hash(text: str) -> int:
-    """String.hashCode: 31 * h + each UTF-16 unit, as a signed 32-bit number."""
+    """Return String.hashCode: 31 * h + each UTF-16 unit, as a signed 32-bit number."""
     h = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(units), 2):
@@ -77,7 +77,7 @@ def tags_code(tag: str | None) -> int:
 
 @functools.lru_cache(8192)
 def encode_host(host: str, port: int) -> bytes:
-    """4 or 16 address bytes and the port as int32.
+    """Return 4 or 16 address bytes and the port as int32.
 
     Raises ProtocolError for a name or a scoped address.
     """
@@ -90,7 +90,7 @@ def encode_host(host: str, port: int) -> bytes:
 
 @functools.lru_cache(8192)
 def decode_host(raw: bytes) -> str:
-    """``ip:port`` of 8 or 20 stored bytes."""
+    """Return ``ip:port`` of 8 or 20 stored bytes."""
     family = socket.AF_INET if len(raw) == 8 else socket.AF_INET6
     address = socket.inet_ntop(family, raw[:-4])
     port = int.from_bytes(raw[-4:])
@@ -98,8 +98,8 @@ def decode_host(raw: bytes) -> str:
 
 
 def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
-    """The broker's id of a message: its store host and commit-log offset in upper-case hex (32 or
-    56 characters).
+    """Return the broker's id of a message: its store host and commit-log offset in upper-case
+    hex (32 or 56 characters).
     """
     return (
         binascii.hexlify(store_host + (commitlog_offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8))
@@ -109,13 +109,13 @@ def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
 
 
 def offset_message_ids(store_host: bytes, commitlog_offsets: list[int]) -> str:
-    """The ids of several messages, with commas between them: as a batch is answered."""
+    """Return the ids of several messages, joined by commas, as a batch is answered."""
     raw = b"".join([store_host + offset.to_bytes(8) for offset in commitlog_offsets])
     return raw.hex(",", len(store_host) + 8).upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[str, int]:
-    """``ip:port`` of the broker and the commit-log offset. Raises ProtocolError."""
+    """Return ``ip:port`` of the broker, and the commit-log offset. Raises ProtocolError."""
     try:
         raw = bytes.fromhex(text)
     except ValueError:
@@ -131,9 +131,9 @@ def parse_offset_message_id(text: str) -> tuple[str, int]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """name 0x01 value 0x02 ..., UTF-8.
+    """Join properties: name 0x01 value 0x02 ..., in UTF-8.
 
-    Raises ProtocolError over 32,767 bytes, or where a separator stands in a name or value.
+    Raises ProtocolError over 32,767 bytes, or for a separator in a name or value.
     """
     if native is not None and (stored := native.properties_text(properties)) is not None:
         return stored
@@ -301,7 +301,7 @@ class StoredMessage:
 
 
 def encode_stored(message: StoredMessage) -> bytes:
-    """The record.
+    """Return the record of a message.
 
     Host flags follow the hosts' lengths; topics over 127 bytes take the version 2 layout. Raises
     ProtocolError.
@@ -345,8 +345,8 @@ def encode_stored(message: StoredMessage) -> bytes:
 
 
 def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
-    """(record size, queue offset, properties) of the record that starts at byte *at*, which is
-    known to be whole.
+    """Return (record size, queue offset, properties) of the record at byte *at*, which must be
+    whole.
     """
     size = int.from_bytes(buffer[at : at + 4])
     sys_flag = buffer[at + 39]
@@ -363,9 +363,9 @@ def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
 
 
 def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
-    """The record that starts at byte *at*.
+    """Read the record at byte *at*.
 
-    Raises ProtocolError where it is not whole; the body's CRC is the caller's to check.
+    Raises ProtocolError if it is not whole. The caller checks the CRC of the body.
     """
     end = len(buffer)
     if end - at < 91:
@@ -429,12 +429,10 @@ def decode_messages(
     check_crc: bool = True,
     max_inflated_bytes: float = MAX_INFLATED_BYTES,
 ) -> list[MessageExt]:
-    """An answer's body: records back to back, bodies inflated.
+    """Read an answer's body: records back to back, with inflated bodies.
 
-    Raises NoRecord where there is none, DamagedMessage.
-
-    Behind more than *max_inflated_bytes* of inflated bodies they stay as they are: see
-    MessageExt.is_compressed.
+    Raises NoRecord for a record that is none, and DamagedMessage. After *max_inflated_bytes* of
+    inflated bodies the others stay compressed: see MessageExt.is_compressed.
     """
     messages, _ = _decode(buffer, broker_name, check_crc, max_inflated_bytes, in_parts=False)
     return messages
@@ -461,11 +459,11 @@ def decode_some(
     check_crc: bool = True,
     max_inflated_bytes: float = MAX_INFLATED_BYTES,
 ) -> tuple[list[MessageExt], int]:
-    """decode_messages() up to the first compressed body behind more than *max_inflated_bytes* of
-    others, and where that record starts.
+    """Read as decode_messages() does, up to the first compressed body after *max_inflated_bytes* of
+    others. Return the messages, and where that record starts.
 
     A MiB of compressed bodies may become a thousand. A record that holds a batch becomes its
-    messages, see ``unwrap``; one behind more than MAX_INNER_MESSAGES is an end, too. One that
+    messages, see ``unwrap``; one after MAX_INNER_MESSAGES ends the reading, too. A batch that
     cannot be unwrapped is NoRecord.
     """
     return _decode(buffer, broker_name, check_crc, max_inflated_bytes, in_parts=True)
@@ -609,7 +607,7 @@ _FORMS: Final = (
 
 
 def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = True) -> MessageExt:
-    """The record as an application sees it.
+    """Return the record as an application sees it.
 
     A body that cannot be decompressed stays as it is, marked by its flag.
     """
@@ -661,7 +659,10 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """*items* are BatchItems, or tuples like them. Source: MessageDecoder.encodeMessage, 5.3."""
+    """Return the body of a batch. *items* are BatchItems, or tuples like them.
+
+    Source: MessageDecoder.encodeMessage, 5.3.
+    """
     if native is not None:
         items = list(items)
         if (whole := native.batch_body(items)) is not None:
@@ -676,7 +677,9 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchItem]:
-    """Raises ProtocolError where lengths do not add up, or over *max_messages*."""
+    """Read the body of a batch. Raises ProtocolError for lengths that do not add up, or over
+    *max_messages*.
+    """
     if (
         native is not None
         and (found := native.batch_items(body, max_messages, BatchItem)) is not None
@@ -707,11 +710,12 @@ def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[Ba
 
 
 def unwrap(record: StoredMessage) -> list[StoredMessage]:
-    """The messages of a record that holds a batch whole, as 5.x brokers store it in a topic with
-    queue.type=BatchCQ.
+    """Return the messages of a record that holds a whole batch, as 5.x brokers store it in a topic
+    with queue.type=BatchCQ.
 
     Each has its own offset, flag, properties and body, and the flag INNER_BATCH; the rest is that
-    of the record. Raises ProtocolError where they cannot be read, and CompressionUnavailable.
+    of the record. Raises ProtocolError if they cannot be read, and CompressionUnavailable.
+
     Source: MessageDecoder.decodeMessage, 5.5.
     """
     where = f"the batch at {record.topic}/{record.queue_id}/{record.queue_offset}"

@@ -44,12 +44,12 @@ _STEPS: Final = ("sent", "transaction ended", "delivered", "consumed")
 
 
 def by_time(record: TraceRecord) -> tuple[int, int]:
-    """A key to sort by: steps of one millisecond stand in the order in which they happen."""
+    """Return a sort key: steps of one millisecond are in the order in which they happen."""
     return record.at_ms or 0, _STEPS.index(record.step)
 
 
 def decode_trace(body: bytes) -> list[TraceRecord]:
-    """The records of one message of the trace topic; steps that are not known are left out.
+    """Read the records of one message of the trace topic. Unknown steps are left out.
 
     Raises ProtocolError.
     """
@@ -62,7 +62,7 @@ def decode_trace(body: bytes) -> list[TraceRecord]:
 
 
 def _record(fields: list[str]) -> TraceRecord | None:
-    """Fields by their place in each kind of record; newer clients append more."""
+    """Read fields by their place in each kind of record; newer clients append more."""
     kind, at = fields[0], _Fields(fields)
     match kind:
         case "Pub":

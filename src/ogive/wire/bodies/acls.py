@@ -108,7 +108,7 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ProtocolError."""
+        """Read the text form. Raises ProtocolError."""
         if text == ANY:
             return cls(ANY, ANY)
         kind, colon, name = text.partition(":")

@@ -249,7 +249,7 @@ class ProducerInfo(JsonObject):
 
 
 def producer_table_dumps(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
-    """Source: ProducerTableInfo.java."""
+    """Write the answer of GET_ALL_PRODUCER_INFO. Source: ProducerTableInfo.java."""
     return dumps(
         {"data": {group: [info.to_json() for info in infos] for group, infos in groups.items()}}
     )

@@ -36,7 +36,7 @@ class JsonObject:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Raises ProtocolError."""
+        """Read an object. Raises ProtocolError."""
         obj, make = as_object(value, cls.__name__), cast(Callable[..., Self], cls)
         return make(**{one.name: one.read(obj, one.wire) for one in _members(cls)})
 
@@ -45,7 +45,7 @@ class JsonObject:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """Raises ProtocolError."""
+        """Read a body. Raises ProtocolError."""
         return cls.from_json(loads_object(body))
 
 

@@ -129,7 +129,9 @@ class TopicRouteData:
         return out
 
     def encode(self, *, standard: bool) -> bytes:
-        """Standard JSON in ASCII with sorted keys; else Java's dialect for clients before 4.9.4."""
+        """Return *standard* JSON in ASCII with sorted keys, or Java's dialect for clients before
+        4.9.4.
+        """
         obj = self.to_json()
         if standard:
             return json.dumps(obj, separators=(",", ":"), sort_keys=True).encode()
@@ -188,7 +190,7 @@ class RegisterBrokerBody:
         )
 
     def _plain(self) -> bytes:
-        """As ``_decode_compressed`` reads it.
+        """Return the compressed form before compression.
 
         Lines end before the attributes, which no name server reads: 4.9 refuses them.
         """
@@ -223,8 +225,8 @@ class RegisterBrokerBody:
 
     @classmethod
     def _decode_compressed(cls, body: bytes, limit: int) -> Self:
-        """int n, data version JSON; int count, count times int n and "name readQ writeQ perm
-        filterType attributesJson"; ...
+        """Read int n, data version JSON; int count, count times int n and "name readQ writeQ
+        perm filterType attributesJson"; ...
         """
         inflater = zlib.decompressobj()
         try:
@@ -310,7 +312,7 @@ class ClusterInfo:
     lost: Mapping[str, BrokerData] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Broker ids bare, as Java's parser of this body expects them."""
+        """Return JSON with bare broker ids, as Java's parser of this body expects them."""
         clusters = json.dumps(
             {name: list(members) for name, members in self.clusters.items()}, separators=(",", ":")
         )
@@ -337,7 +339,7 @@ def _broker_table(brokers: Mapping[str, BrokerData]) -> str:
 
 
 def topic_list_dumps(topics: Iterable[str], broker_addr: str | None = None) -> bytes:
-    """Source: TopicList.java."""
+    """Write a list of topics. Source: TopicList.java."""
     body: dict[str, Any] = {"topicList": list(topics)}
     if broker_addr:
         body["brokerAddr"] = broker_addr

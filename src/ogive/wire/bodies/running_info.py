@@ -95,7 +95,7 @@ class ConsumerRunningInfo:
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """Raises ProtocolError."""
+        """Read a body. Raises ProtocolError."""
         obj = loads_table(body)
         return cls(
             properties=get_table(obj, "properties", str),

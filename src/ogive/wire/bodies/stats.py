@@ -61,7 +61,7 @@ class OffsetWrapper(JsonObject):
 
 
 def topic_stats_dumps(table: Mapping[MessageQueue, TopicOffset], put_tps: float = 0.0) -> bytes:
-    """Source: TopicStatsTable.java."""
+    """Write the answer of GET_TOPIC_STATS_INFO. Source: TopicStatsTable.java."""
     rows = queue_map_dumps((queue, row.json_text()) for queue, row in table.items())
     return f'{{"offsetTable":{rows},"topicPutTps":{float(put_tps)}}}'.encode()
 
@@ -71,7 +71,7 @@ def topic_stats_loads(body: bytes) -> dict[MessageQueue, TopicOffset]:
 
 
 def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps: float) -> bytes:
-    """Source: ConsumeStats.java."""
+    """Write the answer of GET_CONSUME_STATS. Source: ConsumeStats.java."""
     rows = queue_map_dumps((queue, row.json_text()) for queue, row in table.items())
     return f'{{"consumeTps":{float(consume_tps)},"offsetTable":{rows}}}'.encode()
 
@@ -95,7 +95,7 @@ class StatsOfGroup(NamedTuple):
 
 
 def broker_consume_stats_dumps(address: str, groups: Mapping[str, Sequence[StatsOfGroup]]) -> bytes:
-    """Body of GET_BROKER_CONSUME_STATS. Source: ConsumeStatsList.java."""
+    """Write the answer of GET_BROKER_CONSUME_STATS. Source: ConsumeStatsList.java."""
     parts = [
         f"{{{json.dumps(group)}:[{','.join([topic.text for topic in topics])}]}}"
         for group, topics in groups.items()
@@ -121,7 +121,7 @@ class StatsItem(NamedTuple):
 
 
 def stats_dumps(minute: StatsItem, hour: StatsItem, day: StatsItem) -> bytes:
-    """Source: BrokerStatsData.java."""
+    """Write the answer of VIEW_BROKER_STATS_DATA. Source: BrokerStatsData.java."""
     return dumps(
         {"statsDay": day.to_json(), "statsHour": hour.to_json(), "statsMinute": minute.to_json()}
     )
@@ -145,7 +145,7 @@ class ConsumeTimeSpan(JsonObject):
 
 
 def consume_time_spans_dumps(spans: Iterable[ConsumeTimeSpan]) -> bytes:
-    """Source: QueryConsumeTimeSpanBody.java."""
+    """Write the answer of QUERY_CONSUME_TIME_SPAN. Source: QueryConsumeTimeSpanBody.java."""
     return dumps({"consumeTimeSpanSet": [span.to_json() for span in spans]})
 
 
@@ -159,7 +159,8 @@ def consume_tps_loads(body: bytes) -> float:
 
 
 def offset_table_dumps(table: Mapping[MessageQueue, int]) -> bytes:
-    """Offsets by queue: body of RESET_CONSUMER_CLIENT_OFFSET, and a broadcasting consumer's file.
+    """Write offsets by queue: the body of RESET_CONSUMER_CLIENT_OFFSET, and a broadcasting
+    consumer's file.
 
     Source: OffsetSerializeWrapper.java.
     """
@@ -195,7 +196,7 @@ def _position(value: Any) -> int:
 
 
 def kv_table_dumps(table: Mapping[str, str]) -> bytes:
-    """Source: KVTable.java."""
+    """Write names and values. Source: KVTable.java."""
     return dumps({"table": dict(table)})
 
 
@@ -246,7 +247,7 @@ def queue_entries_dumps(
     subscription: SubscriptionData | None,
     filter_data: str | None,
 ) -> bytes:
-    """Source: QueryConsumeQueueResponseBody.java."""
+    """Write the answer of QUERY_CONSUME_QUEUE. Source: QueryConsumeQueueResponseBody.java."""
     return dumps(
         {
             "filterData": filter_data,

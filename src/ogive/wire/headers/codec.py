@@ -22,7 +22,7 @@ Int32 = Annotated[int, 32]
 
 
 def wire(name: str, **options: Any) -> Any:
-    """A field whose name on the wire does not follow from its Python name."""
+    """Declare a field whose name on the wire does not follow from its Python name."""
     return field(metadata={"wire": name}, **options)
 
 
