@@ -447,7 +447,7 @@ def _array(arrow_type: Any, count: int, buffers: Buffers) -> Any:
 
 
 def _every(values: Any, first: int, step: int) -> Any:
-    """values[first::step]; *step* divides 8.
+    """Return values[first::step]. *step* divides 8.
 
     A filter by a repeated bitmap costs Python nothing per row.
     """
@@ -457,7 +457,9 @@ def _every(values: Any, first: int, step: int) -> Any:
 
 
 def _words(fixed_parts: Any) -> "array[int]":
-    """The fixed parts as 32-bit numbers in this machine's byte order, _FIXED_WORDS a record."""
+    """Return the fixed parts as 32-bit numbers in this machine's byte order, _FIXED_WORDS a
+    record.
+    """
     words = array("I")
     words.frombytes(_data(fixed_parts))
     # Arrow in Python runs on little-endian machines only
@@ -466,7 +468,7 @@ def _words(fixed_parts: Any) -> "array[int]":
 
 
 def _int64(words: "array[int]", at: int) -> Any:
-    """The 64-bit field whose two words are at *at* in every record."""
+    """Return the 64-bit field whose two words are at *at* in every record."""
     halves = array("I", bytes(8 * (len(words) // _FIXED_WORDS)))
     halves[0::2] = words[at + 1 :: _FIXED_WORDS]
     halves[1::2] = words[at::_FIXED_WORDS]
@@ -486,7 +488,7 @@ def _int32(words: "array[int]", at: int) -> Any:
 
 
 def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> _Columns:
-    """The columns that the rewritten records of *odd* do not have."""
+    """Return the columns that the rewritten records of *odd* do not have."""
     if odd is not None:
         records = [one.record for one in odd]
         made: _Columns = {
@@ -518,7 +520,9 @@ def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> _Col
 
 
 def _hosts(numbers: Any) -> Any:
-    """``ip:port``. A topic has few different hosts, so each is written once."""
+    """Return ``ip:port`` of each record. A topic has few different hosts, so each is written
+    once.
+    """
     seen = numbers.dictionary_encode()
     texts = pa.array(
         [
@@ -548,7 +552,7 @@ def _or_else(values: Any, other: Callable[[], Any]) -> Any:
 
 
 def _numbers(count: int) -> Any:
-    """0, 1, 2, ... as int64."""
+    """Return 0, 1, 2, ... as int64."""
     return _numbers_to(1 << count.bit_length()).slice(0, count)
 
 
@@ -569,7 +573,7 @@ def _text_ends(texts: Any) -> Any:
 
 
 def _data(texts: Any) -> Any:
-    """The bytes of a binary array, joined, without a copy.
+    """Return the bytes of a binary array, joined, without a copy.
 
     Only for whole arrays: a slice has more data than it shows.
     """
@@ -613,7 +617,7 @@ class _Properties:
         return pa.MapArray.from_arrays(self.row_ends, self.names, self.values, map_type)
 
     def dicts(self) -> Iterator[dict[str, str]]:
-        """Row by row."""
+        """Return the properties row by row."""
         names, values, ends = (
             self.names.to_pylist(),
             self.values.to_pylist(),
@@ -623,7 +627,7 @@ class _Properties:
             yield dict(zip(names[start:end], values[start:end], strict=True))
 
     def values_of(self, name: str) -> Any:
-        """One property of every row; null if missing."""
+        """Return one property of every row, null if missing."""
         found = pc.indices_nonzero(pc.equal(self.names, _PROPERTY_NAMES[name]))
         rows = pc.list_parent_indices(pa.ListArray.from_arrays(self.row_ends, self.names)).take(
             found
@@ -638,8 +642,8 @@ class _Properties:
 
 
 def _terminate(raw: Any) -> Any:
-    """*raw* with a separator 2 at the end of every row that has properties; 4.9 brokers leave the
-    last one off.
+    """Return *raw* with a separator 2 at the end of every row that has properties: 4.9 brokers
+    omit the last one.
     """
     open_ended = pc.and_not(pc.not_equal(raw, _EMPTY), pc.ends_with(raw, b"\x02"))
     if not pc.any(open_ended, min_count=0).as_py():
@@ -687,7 +691,7 @@ def _is_utf8(data: Any) -> bool:
 
 
 def _parse_properties(rows: list[bytes]) -> _Properties:
-    """Row by row, see decode_properties()."""
+    """Read properties row by row, see decode_properties()."""
     names: list[str] = []
     values: list[str] = []
     row_ends = array("i", (0,))

@@ -67,7 +67,7 @@ class Unsent:
         self.add(keys)
 
     def add(self, keys: Iterable[str]) -> None:
-        """The unique keys of everything in a topic, before any row for it is asked about."""
+        """Add the unique keys of everything in a topic, before asking about any row for it."""
         for key in keys:
             if len(key) == KEY_DIGITS:
                 self._stored.setdefault(key[:HEAD_DIGITS], []).append(key[HEAD_DIGITS:])
@@ -127,7 +127,7 @@ class BatchLog:
         self.group = GROUP_PREFIX + query_id
 
     def next_batch(self) -> int:
-        """The first batch that is not known to be finished.
+        """Return the first batch that is not known to be finished.
 
         A broker that cannot be asked counts as one that knows of none.
         """
@@ -145,9 +145,9 @@ class BatchLog:
         return begun <= {mine}
 
     def finish(self, batch_id: int, topics: tuple[str, ...]) -> None:
-        """*batch_id* is stored completely.
+        """Record that *batch_id* is stored completely.
 
-        Raises OgiveError if that cannot be noted at any broker.
+        Raises OgiveError if no broker takes the record.
         """
         self._cluster.mark(self.group, MARK_TOPIC, batch_id + 1)
         for topic in topics:
@@ -200,8 +200,8 @@ def _spans(cluster: Cluster, topic: str, patience: Patience) -> dict[MessageQueu
 def stored_keys(
     cluster: Cluster, topic: str, since: Positions, patience: Patience = USUAL
 ) -> set[str]:
-    """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of
-    all messages.
+    """Return the unique keys of all messages in *topic* from *since* on. A queue that is not in
+    it is read from its first message.
     """
     # a topic with positions exists
     spans = _spans(cluster, topic, DOUBTFUL if since else patience)

@@ -54,8 +54,8 @@ that it may not use."""
 
 
 def reason(text: str) -> str:
-    """The sentence that matters of *text*, which Spark fills with stacks and plans: ours where
-    there is one.
+    """Return the sentence that matters of *text*, which Spark fills with stacks and plans: ours,
+    if there is one.
     """
     ours = re.findall(r"ogive\.(?:errors|spark\.\w+)\.\w+: (.+)", text)
     if ours:

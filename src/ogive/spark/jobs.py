@@ -229,7 +229,9 @@ def run_listeners(
 
 
 def _check_speculation(settings: SparkConf, listeners: Sequence[AnyListener]) -> None:
-    """Orderly ranges are worked on under a lock, the others by every attempt that Spark starts."""
+    """Refuse speculation: orderly ranges are consumed under a lock, the others by every attempt
+    that Spark starts.
+    """
     unordered = [one.name for one in listeners if not one.config.orderly]
     if settings.get("spark.speculation") == "true" and unordered:
         raise InvalidOption(
@@ -251,7 +253,7 @@ def serve(
     once: bool = False,
     wait_s: float = 10.0,
 ) -> dict[str, Totals]:
-    """`run_listeners` in a new Spark session, until Ctrl-C or SIGTERM.
+    """Run `run_listeners` in a new Spark session, until Ctrl-C or SIGTERM.
 
     Raises KeyboardInterrupt if one comes while Spark starts.
     """
@@ -313,7 +315,7 @@ def _settings(client: ClientConfig | Access) -> ClientConfig:
 
 
 def check(listeners: Sequence[AnyListener]) -> None:
-    """Raises InvalidOption for what Spark cannot run."""
+    """Raise InvalidOption for what Spark cannot run."""
     check_one_group([one.config for one in listeners])
     for one in listeners:
         if not one.config.auto_commit:

@@ -114,8 +114,8 @@ class Work:
         )
 
     def dumps(self) -> str:
-        """Raises InvalidOption for a listener that holds what cannot travel, such as an open
-        connection.
+        """Return the work as text. Raises InvalidOption for a listener that cannot be pickled,
+        for example because it holds an open connection.
         """
         try:
             # pyspark's copy has no types
@@ -167,7 +167,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self, work: Work, access: Access, stop_file: Path | None, everything: bool = False
     ) -> None:
-        """With *everything* a batch has no limit."""
+        """Read batches that have no limit with *everything*."""
         self._work = work
         self._everything = everything
         self._access = access
@@ -193,9 +193,9 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- on the driver ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Called twice for a new query.
+        """Return where a new query begins. Spark calls this twice.
 
-        Its result is committed to the group, so that it still holds after a crash of the first
+        The result is committed to the group, so that it still holds after a crash of the first
         batch.
         """
         if self._initial is None:
@@ -211,7 +211,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """*start* is done, and durable in the checkpoint."""
+        """Return the end of the next batch. *start* is done, and durable in the checkpoint."""
         begin, times = from_offset(start, self._owner), last_stored(start)
         if self._stop_file is not None and self._stop_file.exists():
             self._tell(begin)
@@ -244,7 +244,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Whole queues, the longest first to the task with the least."""
+        """Return partitions of whole queues, the longest first to the task with the least."""
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         read = finish.keys() - entering(end)
         ranges = [
@@ -392,14 +392,16 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(_LONGEST_IDLE_S)
 
     def _learn(self) -> None:
-        """From the last batch, how many messages the next one may have."""
+        """Set how many messages the next batch may have by the time that the last one took."""
         if self._planned is not None:
             planned_at, count = self._planned
             self._size = next_size(self._size, count, time.monotonic() - planned_at, self._least)
 
     def _wait_for_news(self, begin: Positions) -> Positions:
-        """Spark asks again at once while nothing comes: pause longer and longer, up to
-        _LONGEST_IDLE_S.
+        """Return the ends of the queues, after a pause: Spark asks again at once while nothing
+        comes.
+
+        The pauses grow up to _LONGEST_IDLE_S.
         """
         time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
         ends = self._look()
@@ -427,7 +429,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- on executors -----------------------------------------------------------------------------
 
     def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
-        """Consumes; a row for each range."""
+        """Consume ranges, and yield a row for each."""
         ranges: Sequence[QueueRange] = () if partition is None else partition.value or ()
         for done in portal().call(
             consume(self._access.client(self._work.client), self._work.listeners, ranges)
@@ -459,7 +461,7 @@ def next_size(size: int, count: int, took_s: float, least: int) -> int:
 
 
 def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRange]]:
-    """At most so many groups of about equal size.
+    """Return at most *partitions* groups of about equal size.
 
     A queue is never in two: its progress is one number, and its order one row.
     """

@@ -110,7 +110,7 @@ class CallCounts:
         self.ends.append((messages[0].queue, len(messages)))
 
     def of(self, queue: MessageQueue) -> tuple[int, int]:
-        """Calls, and messages that failed: of calls, and those that are damaged."""
+        """Return the calls, and the messages that failed: in calls, and damaged ones."""
         failed = [count for place, count in self.ends if place == queue]
         return len(failed), sum(failed) + self.passed_over.count(queue)
 
@@ -301,8 +301,8 @@ class Consuming:
     async def _read(
         self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings
     ) -> PullResult:
-        """The answer to one pull; none of its messages but a place behind them, where the next one
-        is stored damaged.
+        """Pull once. If the next message is stored damaged, return no messages but the place
+        behind it.
         """
         queue, at, config = wanted.queue, process_queue.pull_offset, self._config
         deadline = float("inf")
@@ -350,7 +350,7 @@ class Consuming:
                 return result
 
     def _wait_until(self, deadline: float, exc: OgiveError) -> float:
-        """*deadline*, which the first failure sets. Raises *exc* behind it."""
+        """Wait until *deadline*, which the first failure sets. Raises *exc* behind it."""
         now = self._loop.time()
         if now > deadline:
             raise exc
@@ -361,9 +361,9 @@ class Consuming:
             raise QueueTaken(f"the lock of {process_queue.queue} was lost")
 
     async def _committed(self, wanted: QueueRange) -> int:
-        """The group's offset, or 0.
+        """Return the group's offset, or 0.
 
-        One behind the end of the queue belongs to a queue that is gone.
+        An offset behind the end of the queue belongs to a queue that is gone.
         """
 
         async def ask() -> int:
@@ -384,7 +384,7 @@ class Consuming:
     # --- locks ------------------------------------------------------------------------------------
 
     async def _lock(self, wanted: QueueRange) -> float:
-        """The ``lease_time`` until which we hold the queue."""
+        """Return the ``lease_time`` until which we hold the queue."""
         deadline = lease_time(self._loop.time()) + LEASE_WAIT_S
         waited = False
         while True:
@@ -428,7 +428,7 @@ class Consuming:
             log.warning("%s stays locked until its lease ends: %s", queue, exc)
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """*call*, again while its failure may pass."""
+        """Repeat *call* while its failure may pass."""
         retry = Retry(AWAY_S, pause_s=LOOK_S)
         while True:
             try:

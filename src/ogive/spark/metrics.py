@@ -117,7 +117,7 @@ class QueryMetrics(StreamingQueryListener):
         self.progressed(str(event.progress.runId), json.loads(event.progress.json))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing changes."""
+        """Do nothing: an idle query changes no sample."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         self.ended(str(event.runId), failed=event.exception is not None)
@@ -147,7 +147,7 @@ class QueryMetrics(StreamingQueryListener):
                 self._queries[run].active, self._queries[run].failed = False, failed
 
     def text(self) -> str:
-        """All samples in Prometheus's text format."""
+        """Return all samples in Prometheus's text format."""
         with self._lock:
             samples = [sample for query in self._queries.values() for sample in _samples(query)]
         metrics = MetricsText()

@@ -14,9 +14,9 @@ from ogive.wire.bodies.stats import TopicOffset
 
 
 def matching(pattern: str, topics: Iterable[str]) -> list[str]:
-    """The topics whose whole name matches *pattern*, sorted.
+    """Return the topics whose whole name matches *pattern*, sorted.
 
-    Retry and dead-letter topics only where the pattern itself begins with %.
+    Retry and dead-letter topics are included only if the pattern itself begins with %.
     """
     whole = re.compile(pattern)
     special = (RETRY_PREFIX, DLQ_PREFIX)
@@ -115,7 +115,7 @@ _MAX_MS: Final = 1 << 62
 
 
 def offsets_bound(name: str, text: str) -> Bound:
-    """Raises InvalidOption."""
+    """Read a bound of offsets. Raises InvalidOption."""
     word = _WORDS.get(text.strip().lower())
     if word is not None:
         return word
@@ -132,12 +132,12 @@ def offsets_bound(name: str, text: str) -> Bound:
 
 
 def time_bound(name: str, text: str, now_ms: int) -> AtTime:
-    """Raises InvalidOption."""
+    """Read a bound of one time. Raises InvalidOption."""
     return AtTime(parse_time(name, text, now_ms))
 
 
 def times_bound(name: str, text: str, now_ms: int) -> AtTimes:
-    """Raises InvalidOption."""
+    """Read a bound of a time for each queue. Raises InvalidOption."""
     try:
         return AtTimes(
             _bounds_by_queue(json.loads(text), lambda value: parse_time(name, str(value), now_ms))
@@ -148,8 +148,8 @@ def times_bound(name: str, text: str, now_ms: int) -> AtTimes:
 
 
 def parse_time(name: str, text: str, now_ms: int) -> int:
-    """Milliseconds since 1970: of ``1767225600000``, of ``2026-01-01T00:00:00+01:00`` (UTC where it
-    names no zone), of ``-10m``.
+    """Return milliseconds since 1970 of ``1767225600000``, ``2026-01-01T00:00:00+01:00`` (in UTC
+    without a zone) or ``-10m``.
     """
     text = text.strip()
     if text.isdecimal() and int(text) < _MAX_MS:
@@ -167,7 +167,7 @@ def parse_time(name: str, text: str, now_ms: int) -> int:
 
 
 def parse_duration_s(name: str, text: str) -> float:
-    """``500ms``, ``30s``, ``15m``, ``2 hours``. Raises InvalidOption."""
+    """Return the seconds of ``500ms``, ``30s``, ``15m`` or ``2 hours``. Raises InvalidOption."""
     seconds = _seconds(text)
     if seconds is None:
         raise InvalidOption(f"{name}={text!r}: expected a time like 500ms, 30s, 15m or 2h")
@@ -184,8 +184,8 @@ def _bounds_by_queue(topics: dict[str, Any], number: Callable[[Any], int]) -> Qu
 
 
 def _brokers(value: dict[str, Any], number: Callable[[Any], int]) -> dict[str, dict[int, int]]:
-    """Broker name -> queues; Kafka's form, which has no brokers, becomes the one broker named
-    "".
+    """Return queues by broker name. Kafka's form, which has no brokers, becomes the one broker
+    named "".
     """
     if value and not any(isinstance(part, dict) for part in value.values()):
         value = {"": value}
@@ -224,11 +224,11 @@ def to_offset(
     entering: Collection[MessageQueue] = (),
     stored_ms: Mapping[MessageQueue, int] | None = None,
 ) -> dict[str, Any]:
-    """``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order only:
-    Spark compares offsets as text.
+    """Return ``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order
+    only: Spark compares offsets as text.
 
-    *entering* are queues that the query takes up at their position, and reads nothing before it:
-    ``"e": [[topic, broker, queue id]]``. *stored_ms* has the time at which the message before each
+    *entering* are queues that the query adds at their position, and reads nothing before it: ``"e":
+    [[topic, broker, queue id]]``. *stored_ms* has the time at which the message before each
     position was stored, in the form of the positions: ``"t"``. Releases that do not know it ignore
     it.
     """
@@ -260,7 +260,7 @@ def _by_queue(topics: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[Mes
 
 
 def entering(offset: Mapping[str, Any]) -> set[MessageQueue]:
-    """The queues of which a batch that ends at *offset* reads nothing."""
+    """Return the queues of which a batch that ends at *offset* reads nothing."""
     return {
         MessageQueue(topic, broker_name, queue_id)
         for topic, broker_name, queue_id in offset.get("e", ())
@@ -268,7 +268,7 @@ def entering(offset: Mapping[str, Any]) -> set[MessageQueue]:
 
 
 def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int]:
-    """The positions that `to_offset` wrote.
+    """Return the positions that `to_offset` wrote.
 
     Raises InvalidOption for a checkpoint of another query or a later release.
     """
@@ -293,9 +293,8 @@ def last_stored(offset: Mapping[str, Any]) -> dict[MessageQueue, int]:
 
 
 def behind(source: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """For each queue of a source in the progress of a query: messages behind its last batch.
-
-    Empty where Spark says nothing.
+    """Return for each queue of a source how many messages are behind its last batch, by the
+    progress of a query. Empty if Spark says nothing.
     """
     latest, end = (_queues_of(source.get(name)) for name in ("latestOffset", "endOffset"))
     return {
@@ -309,7 +308,7 @@ def behind(source: Mapping[str, Any]) -> dict[MessageQueue, int]:
 
 
 def _queues_of(offset: Any) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-    """In the progress an offset is an object, its text, or null."""
+    """Return the queues of an offset, which is an object, its text, or null in the progress."""
     value = json.loads(offset) if isinstance(offset, str) else offset
     queues: Mapping[str, Any] = value.get("q", {}) if isinstance(value, dict) else {}
     return queues
@@ -319,8 +318,8 @@ def _queues_of(offset: Any) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
 
 
 def times_wanted(name: str, bound: Bound | None, spans: Spans) -> dict[MessageQueue, int]:
-    """The times, in ms, whose offsets a broker must find for *bound*; empty for one that names no
-    times. Raises InvalidOption.
+    """Return the times, in ms, whose offsets a broker must find for *bound*; empty for one that
+    names no times. Raises InvalidOption.
     """
     if isinstance(bound, AtTime):
         return dict.fromkeys(spans, bound.ms)
@@ -336,12 +335,11 @@ def resolve(
     *,
     beyond: bool = False,
 ) -> dict[MessageQueue, int]:
-    """The position that option *name* means in every queue of *spans*.
+    """Return the position that option *name* means in every queue of *spans*.
 
-    A group without an offset in a queue starts with the first message.
-
-    *found* are the offsets of `times_wanted`. With *beyond* offsets may lie behind the end of their
-    queue: a stream gets there later. Raises InvalidOption where JSON offsets do not fit the queues.
+    A group without an offset in a queue starts with the first message. *found* are the offsets of
+    `times_wanted`. With *beyond* offsets may be behind the end of their queue: a stream gets there
+    later. Raises InvalidOption for JSON offsets that do not fit the queues.
     """
     if isinstance(bound, dict):
         return _resolve_json(name, bound, spans, beyond=beyond)

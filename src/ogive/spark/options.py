@@ -313,7 +313,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Raises InvalidOption, which names the option and what it should be."""
+        """Read the options. Raises InvalidOption, which names the option and what it should be."""
         given = _Given(options, _SOURCE, cluster_options.ALIASES | _TOPIC_ALIASES, _SAID_OF_READS)
         now_ms = time.time_ns() // 1_000_000
         access_ = Access.parse(given.texts, given.flag)
@@ -423,7 +423,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Raises InvalidOption, which names the option and what it should be."""
+        """Read the options. Raises InvalidOption, which names the option and what it should be."""
         given = _Given(options, _SINK, cluster_options.ALIASES | {"path": "topic"}, _SAID_OF_WRITES)
         access_ = Access.parse(given.texts, given.flag)
 
@@ -602,7 +602,9 @@ def _queue_ids(name: str, text: str) -> frozenset[int]:
 
 
 def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str]) -> Bound | None:
-    """As in Kafka's source: the one time, else the times, else the offsets."""
+    """Return the bound by precedence, as in Kafka's source: the one time, else the times, else
+    the offsets.
+    """
     single: AtTime | None = given.take(
         f"{side}Timestamp", lambda name, text: time_bound(name, text, now_ms), None
     )
@@ -667,7 +669,7 @@ def _by_name(numbers: QueueNumbers) -> dict[str, int]:
 
 
 def _local_folder(_: str, text: str) -> Path | None:
-    """None for a folder on another file system, as of hdfs: or s3a:."""
+    """Return a local folder, or None for one on another file system, as of hdfs: or s3a:."""
     path = text.removeprefix("file:")
     return None if re.match(r"\w[\w+.-]*:", path) else Path(path)
 

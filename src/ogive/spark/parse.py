@@ -170,7 +170,7 @@ def _present(messages: DataFrame) -> list[str]:
 
 
 def _letters(bad: DataFrame) -> DataFrame:
-    """Bad messages as rows for the sink; their properties have the reason and the origin."""
+    """Return bad messages as rows for the sink. Their properties have the reason and the origin."""
     marks = [f.lit("reason"), f.col("_reason")]
     for name in _present(bad):
         marks += [f.lit(f"from_{name}"), f.col(name).cast("string")]
@@ -186,5 +186,5 @@ def _letters(bad: DataFrame) -> DataFrame:
 
 
 def _names(bad: DataFrame) -> list[str]:
-    """The names of our properties, which a letter that failed before has already."""
+    """Return the names of our properties, which a letter that failed before has already."""
     return ["reason", *(f"from_{name}" for name in _present(bad))]

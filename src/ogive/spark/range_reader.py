@@ -116,8 +116,8 @@ class Reading:
         self._fail_on_data_loss = fail_on_data_loss
 
     async def fetch(self, chunk: QueueRange) -> Fetched:
-        """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are
-        reached before.
+        """Return the messages of one chunk and where they end: at the chunk's end, or after
+        CHUNK_BYTES.
         """
         answers: list[tuple[QueueRange, bytes]] = []
         at, size, doubted = chunk.start, 0, -1
@@ -157,10 +157,8 @@ class Reading:
         return answers, at
 
     async def _settle(self, wanted: QueueRange) -> int:
-        """The queue ends before *wanted*, although it was longer when the read was planned: give a
-        starting broker a moment.
-
-        Returns where to go on.
+        """Give a starting broker a moment if the queue ends before *wanted*, although it was
+        longer when the read was planned. Return where to go on.
         """
         clock = asyncio.get_running_loop()
         deadline = clock.time() + SETTLE_S
@@ -194,7 +192,7 @@ def record_count(body: bytes) -> int:
 
 
 def until(body: bytes, end: int) -> bytes:
-    """The records before queue offset *end*."""
+    """Return the records before queue offset *end*."""
     at = 0
     while at < len(body) and int.from_bytes(body[at + 20 : at + 28]) < end:
         # never 0: the decoder reports damage, here it must only not loop

@@ -50,12 +50,12 @@ def pack(
     min_partitions: int = 1,
     max_rows: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Groups of about equal size, each sorted by queue; empty ranges vanish.
+    """Return groups of about equal size, each sorted by queue, without empty ranges.
 
-    At most *max_partitions*, unless *max_rows* needs more.
+    There are at most *max_partitions*, unless *max_rows* needs more.
 
     With *preserve_order* a range stays whole, so the rows of a queue come in order from one
-    partition; else long ones are split: there are *min_partitions* groups where there are so many
+    partition; else long ones are split: there are *min_partitions* groups if there are so many
     rows, and none has more than *max_rows*.
     """
     wanted = sorted(item for item in ranges if item.start < item.end)
@@ -74,7 +74,7 @@ def pack(
 
 
 def _cut(ranges: Sequence[QueueRange], total: int, count: int) -> list[list[QueueRange]]:
-    """All rows in a line, cut into *count* parts that differ by one row at most."""
+    """Cut all rows, in one line, into *count* parts that differ by one row at most."""
     ends = [total * number // count for number in range(1, count + 1)]
     groups: list[list[QueueRange]] = [[] for _ in ends]
     at = number = 0
@@ -130,8 +130,8 @@ def admit_bytes(
     record_bytes: Mapping[MessageQueue, float],
     max_bytes: int,
 ) -> dict[MessageQueue, int]:
-    """The part of *end* that is about *max_bytes* away, each queue its share; *record_bytes* says
-    how long its messages are about.
+    """Return the part of *end* that is about *max_bytes* away, each queue its share. *record_bytes*
+    says how long its messages are about.
 
     A queue with a backlog gets at least one row.
     """
@@ -207,7 +207,9 @@ class Chunks:
         self._resume[gone.queue] = max(gone.end, self._resume.get(gone.queue, 0))
 
     def learn(self, asked: int, answered: int, answer_bytes: int) -> None:
-        """A pull that asked for *asked* offsets got *answered* of them, in *answer_bytes*."""
+        """Record a pull that asked for *asked* offsets and got *answered* of them, in
+        *answer_bytes*.
+        """
         if answered:
             self.record_bytes = max(1, answer_bytes // answered)
         if answered < asked:

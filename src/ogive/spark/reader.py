@@ -141,7 +141,7 @@ class _Reading:
         return {} if group is None else self._cluster.committed(group, queues)
 
     def _refuse_reversed(self, starting: Bound, queue: MessageQueue, start: int, end: int) -> None:
-        """Raises InvalidOption for a start behind the end that can only be a mistake.
+        """Raise InvalidOption for a start behind the end that can only be a mistake.
 
         *start* is what *starting* means in *queue*.
         """
@@ -188,7 +188,9 @@ class _Reading:
                 self._look_for_holes(covered, records)
 
     def _look_for_holes(self, covered: QueueRange, records: bytes) -> None:
-        """An answer without a filter must hold every message of its offsets."""
+        """Report offsets that an answer without a filter lacks: it must hold every message of
+        its offsets.
+        """
         from ogive.spark.decode import queue_offsets
 
         lost = [
@@ -203,9 +205,7 @@ class _Reading:
 
 
 def joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueRange, bytes]]:
-    """Answers of one queue joined up to BATCH_BYTES: Apache's brokers give 32 messages at a
-    time.
-    """
+    """Join answers of one queue up to BATCH_BYTES: Apache's brokers give 32 messages at a time."""
     parts: list[bytes] = []
     size = 0
     joined: QueueRange | None = None
@@ -242,7 +242,9 @@ class BatchReader(_Reading, DataSourceReader):
         return self._plan(start, end)
 
     def _check(self, queue: MessageQueue, start: int, end: int, queue_end: int) -> None:
-        """A range that is empty because something is wrong must not pass for one that is read."""
+        """Refuse or report a range that is empty because something is wrong: it must not pass
+        for one that is read.
+        """
         # only a group's offset can be: JSON is checked against the queues
         if start > queue_end:
             self._lost(shrunk(queue, queue_end, start))
@@ -285,8 +287,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     # --- on the driver ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Asked twice for a new query: the second answer must be the first, or the messages between
-        them are lost.
+        """Return where a new query begins.
+
+        Spark asks twice. The second answer must be the first, or the messages between them are
+        lost.
         """
         if self._initial is None:
             self._initial = to_offset(self._first_positions(), self._owner)
@@ -307,8 +311,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """*start* is durable in the checkpoint: the only moment to tell the consumer group of a
-        query's last batch.
+        """Return the end of the next batch.
+
+        *start* is durable in the checkpoint: the only moment to commit a query's last batch to the
+        consumer group.
         """
         begin, times = from_offset(start, self._owner), last_stored(start)
         self._store(begin)
@@ -349,7 +355,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """For the lag that Spark shows in a query's progress."""
+        """Return the queues' ends for the lag that Spark shows in a query's progress."""
         return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -435,7 +441,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return end, shorter
 
     def _known(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
-        """*begin*, and where queues start that are new since."""
+        """Return *begin*, with the starts of queues that are new since."""
         return {**{queue: self._ends.first.get(queue, 0) for queue in end}, **begin}
 
     def _holds_back(self, begin: Positions, end: Positions) -> bool:
@@ -496,8 +502,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return (queue.topic, queue.broker_name) in self._cluster.deleted
 
     def _wait_for_slaves(self, begin: Positions) -> None:
-        """A slave may not have the last messages yet that its master gave us: nothing is lost, and
-        nothing comes before it has them.
+        """Wait for a slave that may not have the last messages yet that its master gave us:
+        nothing is lost, and nothing comes before it has them.
         """
         away = self._cluster.without_master
         behind = {
@@ -608,7 +614,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def _max_rows(limit: ReadLimit) -> int | None:
-    """None: everything there is."""
+    """Return the limit, or None for everything there is."""
     if isinstance(limit, ReadMaxRows):
         return limit.max_rows
     if isinstance(limit, ReadAllAvailable):

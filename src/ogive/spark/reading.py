@@ -38,7 +38,7 @@ def read(
     schema: str | None = None,
     **options: object,
 ) -> "DataFrame":
-    """The messages of *topic* as a DataFrame.
+    """Return the messages of *topic* as a DataFrame.
 
     It reads what is there at its first action; call again for newer messages.
 

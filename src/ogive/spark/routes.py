@@ -133,7 +133,7 @@ class Routes:
         return reading_address(addresses)
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The route of *topic*, at most ROUTE_AGE_S old."""
+        """Return the route of *topic*, at most ROUTE_AGE_S old."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(topic)
         if known is not None and now - known[1] < ROUTE_AGE_S:
@@ -201,7 +201,7 @@ class Routes:
         )
 
     async def ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
-        """The answer of the first name server that gives one. Raises NoNameServer."""
+        """Return the answer of the first name server that gives one. Raises NoNameServer."""
         failures: list[str] = []
         for address in self.name_servers:
             try:
@@ -213,7 +213,7 @@ class Routes:
     async def insist(
         self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL
     ) -> T:
-        """*call*, again while its failure may pass."""
+        """Repeat *call* while its failure may pass."""
         retry = patience.start()
         while True:
             try:
@@ -227,5 +227,5 @@ class Routes:
 
 
 def reading_address(addresses: Mapping[int, str]) -> str:
-    """The master's address, or the first slave's while there is no master."""
+    """Return the master's address, or the first slave's while there is no master."""
     return addresses.get(MASTER_ID) or addresses[min(addresses)]

@@ -82,7 +82,7 @@ class Sending:
         recall: Recall | None = None,
         immunity_s: float | None = None,
     ) -> None:
-        """With *immunity_s* rows are sent as half messages, which the broker does not ask about
+        """Send rows as half messages with *immunity_s*: the broker does not ask about them
         before that age.
         """
         self._cluster, self._group, self._partition = cluster, group, partition
@@ -99,15 +99,16 @@ class Sending:
         self._failed: OgiveError | None = None
 
     async def send(self, rows: Sequence[Row]) -> list[Half]:
-        """Returns when all are stored; when some are not, after all have their outcome, raises for
-        the first of them.
+        """Send rows, and return when all are stored.
+
+        If some are not, raise for the first of them after all have their outcome.
         """
         async with self._in_turn:
             work = [asyncio.create_task(one) for one in await self._requests(rows)]
         return await _ended(work)
 
     async def send_encoded(self, topic: str, batches: Sequence[Encoded]) -> list[Half]:
-        """As send(), of rows without queues and sharding keys."""
+        """Send rows without queues and sharding keys, as send() does."""
         async with self._in_turn:
             await self._queues(topic, batches[0].first)
             work = [asyncio.create_task(self._insist(topic, None, batch)) for batch in batches]
@@ -135,7 +136,9 @@ class Sending:
         return requests
 
     def _pinned(self, row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
-        """The queue that the row names, or that every client chooses for its sharding key."""
+        """Return the queue that the row names, or that every client chooses for its sharding
+        key.
+        """
         if row.sharding_key is not None:
             return queues[abs(java_hash(row.sharding_key)) % len(queues)] if queues else None
         try:
@@ -146,7 +149,7 @@ class Sending:
             ) from None
 
     async def _queues(self, topic: str, number: int) -> tuple[MessageQueue, ...]:
-        """*number*: of the first row that needs them."""
+        """Return the queues of a topic. *number* is that of the first row that needs them."""
         try:
             return await self._cluster.writable(topic)
         except OgiveError as exc:
@@ -282,7 +285,7 @@ def _may_pass(failure: OgiveError) -> bool:
 
 
 def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:
-    """The numbers of the first and the last."""
+    """Return the numbers of the first and the last."""
     if isinstance(rows, Encoded):
         return rows.first, rows.first + rows.count - 1
     return rows[0].number, rows[-1].number

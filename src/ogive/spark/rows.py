@@ -144,9 +144,9 @@ class Keys:
         ]
 
     def named(self, topic: str, text: str) -> str:
-        """For the user's own key *text*.
+        """Return the key for the user's own key *text*.
 
-        With *of_content* of this write and topic alone, in whichever partition: a message of
+        With *of_content* it is of this write and topic alone, in whichever partition: a message of
         another writer, or of another batch, is no row of this one.
         """
         if not self._of_content:
@@ -161,7 +161,7 @@ class Keys:
 
 
 def key_of_text(text: str) -> str:
-    """The unique key for the user's own key, the same whoever writes it."""
+    """Return the unique key for the user's own key, the same whoever writes it."""
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS].upper()
 
 
@@ -191,7 +191,7 @@ def form(
     invalid: list[InvalidRow] | None = None,
     limits: LimitsOf = _no_limits,
 ) -> list[Row]:
-    """The rows of *batch* as messages; *topic* overrides the column.
+    """Return the rows of *batch* as messages; *topic* overrides the column.
 
     A row that cannot be sent is added to *invalid*; without that, raises SendFailed that names it.
     *limits* is asked for delay levels that few brokers have, and for times of delivery to come.
@@ -268,11 +268,11 @@ def _letter(row: InvalidRow, partition: int) -> bytes:
 def encode(
     batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, most_bytes: int
 ) -> tuple[str, list[Encoded]] | None:
-    """The topic of the rows of *batch*, and they themselves in batches: what form() and
+    """Return the topic of the rows of *batch*, and the rows in batches: what form() and
     encode_batch() make of them, in a tenth of the time.
 
-    None where they are for several topics, where there is but one, where form() has to look at one
-    of them, and where the compiled part was not built.
+    Return None if they are for several topics, if there is but one, if form() has to look at one of
+    them, and if the compiled part was not built.
     """
     if (
         native is None
@@ -333,8 +333,8 @@ def _texts(column: Any) -> Texts:
 
 
 def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Row] | None:
-    """The rows, made in a fifth of the time that `_row` takes; None where anything about one of
-    them needs a closer look.
+    """Return the rows, made in a fifth of the time that `_row` takes, or None if anything about
+    one of them needs a closer look.
     """
     topics, bodies = values["topic"], values["body"]
     count = len(bodies)
@@ -369,8 +369,8 @@ def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Ro
 def _as_property(
     name: str, values: list[Any] | None, count: int, forbidden: str = ""
 ) -> list[str] | None:
-    """The property as it is stored, "" where a value is null; None where a value is empty, long, an
-    array or with a separator in it.
+    """Return the property as it is stored, with "" for a null value, or None if a value is
+    empty, long, an array or holds a separator.
     """
     given = [] if values is None else [value for value in values if value is not None]
     if values is None or not given:
@@ -429,7 +429,7 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, limits: Limi
 
 
 def _stored(what: str, value: str) -> str:
-    """*value*, if it reads back as it is.
+    """Return *value* if it reads back as it is.
 
     It may hold the separator 1, as a message may that came out of a topic: every client ends the
     name at the first one.
@@ -452,7 +452,7 @@ def _bytes(body: str | bytes | None) -> bytes:
 
 
 def _keys(keys: str | list[str | None] | None) -> str:
-    """As they are stored: separated by spaces, as they are in a column of text."""
+    """Return keys as they are stored: separated by spaces, as they are in a column of text."""
     if isinstance(keys, str):
         keys = [key for key in keys.split(" ") if key]
     named: list[str] = [_stored("key", _present("array of keys", key)) for key in keys or ()]
@@ -519,7 +519,7 @@ def _own(properties: list[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def queue_of(row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
-    """The queue that *row* must go to; None where any will do.
+    """Return the queue that *row* must go to, or None if any will do.
 
     Raises ValueError for one that the topic does not have.
     """

@@ -66,7 +66,7 @@ def only(schema: StructType, *names: str) -> StructType:
 
 
 def check_source_schema(schema: StructType) -> None:
-    """Raises InvalidOption unless the user's *schema* consists of columns that the source has."""
+    """Raise InvalidOption unless the user's *schema* consists of columns that the source has."""
     columns = {column.name: column.dataType for column in [*MESSAGE_COLUMNS, *METADATA_COLUMNS]}
     _check_once(schema)
     for column in schema:
@@ -116,7 +116,7 @@ _SINK_COLUMNS: Final = {
 def check_sink_schema(
     schema: StructType, *, topic_given: bool, delivery: str = "atLeastOnce"
 ) -> None:
-    """Raises InvalidOption unless the rows to write have a body, a topic from a column or option,
+    """Raise InvalidOption unless the rows to write have a body, a topic from a column or option,
     and no column that is unknown or that *delivery* cannot keep its word for.
     """
     _check_once(schema)

@@ -152,7 +152,7 @@ def prepare(
 
 
 def create(settings: Mapping[str, str]) -> "SparkSession":
-    """The session with *settings*, or the existing one, active in the calling thread.
+    """Return the session with *settings*, or the existing one, active in the calling thread.
 
     A start that is cut short leaves no Java behind.
     """

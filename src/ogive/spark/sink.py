@@ -131,7 +131,9 @@ class _Memory:
 
 
 async def _recall(cluster: Cluster, begins: Mapping[str, Positions]) -> set[str]:
-    """The unique keys of what is stored since *begins*. Reading blocks, so it has a thread."""
+    """Return the unique keys of what is stored since *begins*. Reading blocks, so it has a
+    thread.
+    """
     # while it reads, the task may add one
     topics = dict(begins)
 
