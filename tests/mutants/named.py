@@ -14,7 +14,7 @@ from ogive.broker.state.queue_locks import QueueLocks
 from ogive.client.broker_requests import BrokerRequests
 from ogive.client.consumer.allocate import average, consistent_hash
 from ogive.client.consumer.concurrent import ConcurrentService
-from ogive.client.consumer.corrupt_messages import Readings
+from ogive.client.consumer.corrupt_messages import CorruptMessages
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.member import Member
 from ogive.client.consumer.offset_store import Offsets, read_offsets
@@ -370,19 +370,19 @@ group.entries.clear()
         to="self.trouble = str(exc)\nraise",
     ),
     "damaged message: pulls do not shrink": Fault(
-        at=PullService,
-        change="readings.only(len(broken.intact))",
+        at=CorruptMessages,
+        change="self._most = max(1, len(failure.intact))",
         to="pass",
     ),
     "damaged message: never passed over": Fault(
-        at=Readings,
-        change="self._count < READINGS",
-        to="True",
+        at=CorruptMessages,
+        change="self._count >= READINGS",
+        to="False",
     ),
     "damaged message: damage on the way looks like damage at rest": Fault(
-        at=Readings,
-        change="(asked, damaged.next_offset, *record, damaged.read_crc)",
-        to="(asked, damaged.next_offset, *record)",
+        at=CorruptMessages,
+        change="(asked, failure.next_offset, *record, failure.read_crc)",
+        to="(asked, failure.next_offset, *record)",
     ),
     "damaged message: its own offset is believed": Fault(
         at=pull_message,

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeVar
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.corrupt_messages import Readings, Stuck, no_way_on, passed_over
+from ogive.client.consumer.corrupt_messages import CorruptMessages
 from ogive.client.consumer.delivery import ConsumeService, TopicDelivery
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group_client import GroupClient
@@ -252,7 +252,7 @@ class Consuming:
         queue, config = wanted.queue, self._config
         subscription = self._subscriptions[queue.topic]
         empty_since: float | None = None
-        readings = Readings()
+        corrupt = CorruptMessages(self._group, queue, config.pull_retry_s, log)
         while process_queue.pull_offset < wanted.end:
             self._check(process_queue)
             if (
@@ -262,7 +262,7 @@ class Consuming:
                 await process_queue.changed(LOOK_S)
                 continue
             at = process_queue.pull_offset
-            result = await self._read(process_queue, wanted, readings)
+            result = await self._read(process_queue, wanted, corrupt)
             following = min(result.next_offset, wanted.end)
             if result.status is PullStatus.OFFSET_ILLEGAL and following > at:
                 log.warning(
@@ -299,21 +299,20 @@ class Consuming:
         return wanted.end
 
     async def _read(
-        self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings
+        self, process_queue: ProcessQueue, wanted: QueueRange, corrupt: CorruptMessages
     ) -> PullResult:
         """Pull once. If the next message is stored damaged, return no messages but the place
         behind it.
         """
         queue, at, config = wanted.queue, process_queue.pull_offset, self._config
         deadline = float("inf")
-        stuck = Stuck(config.pull_retry_s)
         while True:
             pull = functools.partial(
                 self._calls.pull,
                 queue,
                 at,
                 broker_id=MASTER_ID,
-                max_messages=readings.limit(min(config.pull_batch_size, wanted.end - at)),
+                max_messages=corrupt.limit(min(config.pull_batch_size, wanted.end - at)),
                 max_bytes=config.pull_batch_bytes,
                 subscription=self._subscriptions[queue.topic],
                 post_subscription=True,
@@ -321,40 +320,20 @@ class Consuming:
             )
             try:
                 result = await self._insist(f"messages of {queue}", pull)
-            except DamagedMessage as exc:
-                next_offset = readings.go_on_at(at, exc)
-                if next_offset is not None:
-                    log.error("%s", passed_over(queue, at, exc, self._group.name))
+            except (DamagedMessage, NoRecord) as exc:
+                now = self._loop.time()
+                offset = corrupt.after(at, exc, now)
+                if offset is not None:
                     self._tally.passed_over.append(queue)
-                    return PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, 0)
-                deadline = self._wait_until(deadline, exc)
-                log.log(
-                    logging.WARNING if readings.is_news else logging.DEBUG,
-                    "%s: it is read again, from the master",
-                    exc,
-                )
-                await asyncio.sleep(config.pull_retry_s)
-                self._check(process_queue)
-            except NoRecord as exc:
-                way_on = no_way_on(queue, at, self._group)
-                deadline = self._wait_until(deadline, NoRecord(f"{exc}; {way_on}"))
-                level = stuck.again(at, self._loop.time())
-                log.log(
-                    level, "%s; %s", exc, way_on if level == logging.ERROR else "it is read again"
-                )
-                readings.only(len(exc.intact))
-                await asyncio.sleep(stuck.pause_s)
+                    return PullResult(PullStatus.NO_MATCHED_MSG, offset, 0, 0)
+                deadline = min(deadline, now + AWAY_S)
+                if now > deadline:
+                    raise corrupt.final(at, exc) from None
+                await asyncio.sleep(corrupt.pause_s)
                 self._check(process_queue)
             else:
-                readings.was_right()
+                corrupt.was_right()
                 return result
-
-    def _wait_until(self, deadline: float, exc: OgiveError) -> float:
-        """Wait until *deadline*, which the first failure sets. Raises *exc* behind it."""
-        now = self._loop.time()
-        if now > deadline:
-            raise exc
-        return min(deadline, now + AWAY_S)
 
     def _check(self, process_queue: ProcessQueue) -> None:
         if process_queue.dropped or lease_time(self._loop.time()) >= process_queue.leased_until:

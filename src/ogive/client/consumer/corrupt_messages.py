@@ -30,90 +30,92 @@ from typing import Final
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.routes import MASTER_ID
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.wire.message import DamagedMessage
+from ogive.wire.message import DamagedMessage, NoRecord
 
 READINGS: Final = 5
 PAUSE_LIMIT_S: Final = 30.0
 REPORT_EVERY_S: Final = 60.0
 
 
-class Readings:
-    """Common result of the last reads of one queue's damaged message, and the size of the next
-    pull.
+class CorruptMessages:
+    """Reads one queue past messages that are damaged, and waits in front of bytes that are none.
+
+    *log* is the logger of the caller.
     """
 
-    def __init__(self) -> None:
-        # the last reading was the first of its message
-        self.is_news = False
+    def __init__(
+        self, group: MemberContext, queue: MessageQueue, retry_s: float, log: logging.Logger
+    ) -> None:
+        self._group = group
+        self._queue = queue
+        self._log = log
+        self._retry_s = retry_s
+        self.pause_s = retry_s
+        """Pause before the next pull, which asks the master."""
+        self.stuck_at: int | None = None
+        """The offset of bytes that are no message, if the last pull brought such."""
+        self._report_at = 0.0
         self._most: int | None = None
-        self._count = 0
+        # the damaged message, the last reading of it that counts, and how many were equal to that
         self._record = (-1, -1)
         self._last: tuple[int, ...] = ()
+        self._count = 0
 
     def limit(self, max_messages: int) -> int:
         """Return the number of messages for the next pull."""
         return max_messages if self._most is None else min(self._most, max_messages)
 
-    def only(self, intact: int) -> None:
-        """The next pull asks for the *intact* messages in front, or else for the first one
-        alone.
-        """
-        self._most = max(1, intact)
-
     def was_right(self) -> None:
-        """A pull brought nothing damaged."""
-        self._most, self._count, self._last = None, 0, ()
+        """Note a pull that brought nothing damaged."""
+        self._most, self._count, self._last, self.stuck_at = None, 0, (), None
 
-    def go_on_at(self, asked: int, damaged: DamagedMessage) -> int | None:
-        """Note what a pull at *asked* returned.
+    def after(self, asked: int, failure: DamagedMessage | NoRecord, now: float) -> int | None:
+        """Note and log what a pull at *asked* brought.
 
-        Once enough readings were equal: the offset at which the queue continues.
+        Return the offset at which the queue continues, or None: pull again after ``pause_s``.
         """
-        record = (damaged.queue_offset, damaged.commitlog_offset)
-        self.is_news = record != self._record
-        self._record = record
         asked_for_one = self._most == 1
-        self.only(len(damaged.intact))
-        if (
-            not (asked_for_one and damaged.alone)
-            or damaged.broker_id != MASTER_ID
-            or damaged.next_offset <= asked
-        ):
+        # the next pull asks for the messages in front, or else for the first one alone
+        self._most = max(1, len(failure.intact))
+        if isinstance(failure, NoRecord):
+            self._wait(asked, failure, now)
             return None
-        reading = (asked, damaged.next_offset, *record, damaged.read_crc)
-        self._count = self._count + 1 if reading == self._last else 1
-        self._last = reading
-        if self._count < READINGS:
-            return None
-        self.was_right()
-        return damaged.next_offset
+        record = (failure.queue_offset, failure.commitlog_offset)
+        counts = asked_for_one and failure.alone and failure.broker_id == MASTER_ID
+        if counts and failure.next_offset > asked:
+            reading = (asked, failure.next_offset, *record, failure.read_crc)
+            self._count = self._count + 1 if reading == self._last else 1
+            self._last = reading
+            if self._count >= READINGS:
+                self._log.error("%s", skipped(self._queue, asked, failure, self._group.name))
+                self._most, self._count, self._last = None, 0, ()
+                return failure.next_offset
+        level = logging.DEBUG if record == self._record else logging.WARNING
+        self._log.log(level, "%s: it is read again, from the master", failure)
+        self._record, self.pause_s = record, self._retry_s
+        return None
 
+    def _wait(self, at: int, broken: NoRecord, now: float) -> None:
+        level, text = logging.DEBUG, "it is read again"
+        if at != self.stuck_at:
+            level, self.stuck_at, self.pause_s, self._report_at = (
+                logging.WARNING,
+                at,
+                self._retry_s,
+                now,
+            )
+        else:
+            self.pause_s = min(2 * self.pause_s, max(self._retry_s, PAUSE_LIMIT_S))
+            if now >= self._report_at:
+                self._report_at = now + REPORT_EVERY_S
+                level, text = logging.ERROR, no_way_on(self._queue, at, self._group)
+        self._log.log(level, "%s; %s", broken, text)
 
-class Stuck:
-    """State of one queue that waits at bytes that are no message: the place, the pause, the next
-    log line.
-    """
-
-    def __init__(self, retry_s: float) -> None:
-        self.at: int | None = None
-        self.pause_s = retry_s
-        self._retry_s = retry_s
-        self._say_at = 0.0
-
-    def again(self, at: int, now: float) -> int:
-        """Note that a pull at *at* brought such bytes; the level for the log."""
-        if at != self.at:
-            self.at, self.pause_s, self._say_at = at, self._retry_s, now
-            return logging.WARNING
-        self.pause_s = min(2 * self.pause_s, max(self._retry_s, PAUSE_LIMIT_S))
-        if now < self._say_at:
-            return logging.DEBUG
-        self._say_at = now + REPORT_EVERY_S
-        return logging.ERROR
-
-    def was_right(self) -> None:
-        """A pull brought messages only, or none."""
-        self.at = None
+    def final(self, asked: int, failure: DamagedMessage | NoRecord) -> DamagedMessage | NoRecord:
+        """Return *failure* for a caller that waits no longer, with the way out."""
+        if isinstance(failure, DamagedMessage):
+            return failure
+        return NoRecord(f"{failure}; {no_way_on(self._queue, asked, self._group)}")
 
 
 def no_way_on(queue: MessageQueue, at: int, group: MemberContext) -> str:
@@ -136,7 +138,7 @@ def no_way_on(queue: MessageQueue, at: int, group: MemberContext) -> str:
     )
 
 
-def passed_over(queue: MessageQueue, asked: int, damaged: DamagedMessage, group: str) -> str:
+def skipped(queue: MessageQueue, asked: int, damaged: DamagedMessage, group: str) -> str:
     """Return the text for operators."""
     place = damaged.queue_offset if asked <= damaged.queue_offset < damaged.next_offset else asked
     return (

@@ -31,7 +31,7 @@ import time
 from typing import Final
 
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.corrupt_messages import Readings, Stuck, no_way_on, passed_over
+from ogive.client.consumer.corrupt_messages import CorruptMessages
 from ogive.client.consumer.delivery import Receiver
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.process_queue import ProcessQueue
@@ -147,7 +147,8 @@ class PullService(QueueObserver):
     # --- one queue --------------------------------------------------------------------------------
 
     async def _pull_while_held(self, process_queue: ProcessQueue) -> None:
-        queue, readings, stuck = process_queue.queue, Readings(), Stuck(self._config.pull_retry_s)
+        queue = process_queue.queue
+        corrupt = CorruptMessages(self._group, queue, self._config.pull_retry_s, log)
         while process_queue.active:
             await self._may_pull.wait()
             look_again_s = self._full(process_queue)
@@ -159,11 +160,9 @@ class PullService(QueueObserver):
                 if process_queue.doubted:
                     await self._rebalancer.verify(process_queue)
                     continue
-                await self._pull_once(process_queue, readings)
-            except DamagedMessage as exc:
-                await self._around(process_queue, exc, readings)
-            except NoRecord as exc:
-                await self._in_front(process_queue, exc, readings, stuck)
+                await self._pull_once(process_queue, corrupt)
+            except (DamagedMessage, NoRecord) as exc:
+                await self._after_corrupt(process_queue, exc, corrupt)
             except OgiveError as exc:
                 level = logging.WARNING if self._outages.begins(queue, str(exc)) else logging.DEBUG
                 log.log(level, "pull of %s failed, trying again: %s", queue, exc)
@@ -171,8 +170,6 @@ class PullService(QueueObserver):
             else:
                 if self._outages.ends(queue):
                     log.info("pulls of %s from %s work again", queue.topic, queue.broker_name)
-                stuck.was_right()
-                process_queue.stuck_at = None
 
     def _full(self, process_queue: ProcessQueue) -> float | None:
         """None if the queue may be pulled; else after how many seconds to look again at the
@@ -220,7 +217,7 @@ class PullService(QueueObserver):
                 self._times_full,
             )
 
-    async def _pull_once(self, process_queue: ProcessQueue, readings: Readings) -> None:
+    async def _pull_once(self, process_queue: ProcessQueue, corrupt: CorruptMessages) -> None:
         config, asked_at, offset = self._config, self._loop.time(), process_queue.pull_offset
         queue = process_queue.queue
         process_queue.pulled_at_ms = time.time_ns() // 1_000_000
@@ -228,13 +225,14 @@ class PullService(QueueObserver):
             queue,
             offset,
             broker_id=process_queue.suggested_broker_id,
-            max_messages=readings.limit(config.pull_batch_size),
+            max_messages=corrupt.limit(config.pull_batch_size),
             max_bytes=config.pull_batch_bytes,
             subscription=self._state.topics[queue.topic],
             post_subscription=self._group.polled,
             suspend_s=config.pull_suspend_s,
         )
-        readings.was_right()
+        corrupt.was_right()
+        process_queue.stuck_at = None
         if not process_queue.active or process_queue.doubted:
             return
         process_queue.suggested_broker_id = result.suggested_broker_id
@@ -282,47 +280,26 @@ class PullService(QueueObserver):
             subscription.expression,
         )
 
-    async def _around(
-        self, process_queue: ProcessQueue, damaged: DamagedMessage, readings: Readings
+    async def _after_corrupt(
+        self,
+        process_queue: ProcessQueue,
+        failure: DamagedMessage | NoRecord,
+        corrupt: CorruptMessages,
     ) -> None:
-        """Read it once more, without the messages before it, or skip it."""
+        """Skip the message, or have it read again."""
         if not process_queue.active:
             return
-        asked, queue = process_queue.pull_offset, process_queue.queue
-        next_offset = readings.go_on_at(asked, damaged)
-        if next_offset is not None:
-            log.error("%s", passed_over(queue, asked, damaged, self._group.name))
-            self._group.statistics.of(queue.topic).consumed(
-                self._loop.time(), 0.0, calls=0, done=0, failed=1
+        now = self._loop.time()
+        offset = corrupt.after(process_queue.pull_offset, failure, now)
+        if offset is not None:
+            self._group.statistics.of(process_queue.queue.topic).consumed(
+                now, 0.0, calls=0, done=0, failed=1
             )
-            self._take(process_queue, PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, 0))
+            self._take(process_queue, PullResult(PullStatus.NO_MATCHED_MSG, offset, 0, 0))
             return
-        log.log(
-            logging.WARNING if readings.is_news else logging.DEBUG,
-            "%s: it is read again, from the master",
-            damaged,
-        )
+        process_queue.stuck_at = corrupt.stuck_at
         process_queue.suggested_broker_id = MASTER_ID
-        await asyncio.sleep(self._config.pull_retry_s)
-
-    async def _in_front(
-        self, process_queue: ProcessQueue, broken: NoRecord, readings: Readings, stuck: Stuck
-    ) -> None:
-        """Read the messages before it, or wait."""
-        if not process_queue.active:
-            return
-        at, queue = process_queue.pull_offset, process_queue.queue
-        level = stuck.again(at, self._loop.time())
-        log.log(
-            level,
-            "%s; %s",
-            broken,
-            no_way_on(queue, at, self._group) if level == logging.ERROR else "it is read again",
-        )
-        readings.only(len(broken.intact))
-        process_queue.stuck_at = at
-        process_queue.suggested_broker_id = MASTER_ID
-        await asyncio.sleep(stuck.pause_s)
+        await asyncio.sleep(corrupt.pause_s)
 
     async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:
         there = result.next_offset

@@ -11,15 +11,20 @@ from ogive.client.consumer.corrupt_messages import (
     PAUSE_LIMIT_S,
     READINGS,
     REPORT_EVERY_S,
-    Readings,
-    Stuck,
+    CorruptMessages,
     no_way_on,
-    passed_over,
+    skipped,
 )
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.subscription import MemberContext
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.wire.message import DamagedMessage, StoredMessage, decode_messages, encode_stored
+from ogive.wire.message import (
+    DamagedMessage,
+    NoRecord,
+    StoredMessage,
+    decode_messages,
+    encode_stored,
+)
 
 
 def reading(
@@ -46,120 +51,150 @@ def reading(
     return damaged
 
 
+log = logging.getLogger(__name__)
+QUEUE = MessageQueue("T", "broker-a", 3)
+
+
+def context(name: str = "billing", *, broadcast: bool = False) -> MemberContext:
+    nobody = cast(Any, None)
+    return MemberContext(name, nobody, nobody, nobody, Statistics(0.0), broadcast=broadcast)
+
+
+def corrupt(retry_s: float = 1.0) -> CorruptMessages:
+    return CorruptMessages(context(), QUEUE, retry_s, log)
+
+
+def after(messages: CorruptMessages, asked: int, damaged: DamagedMessage) -> int | None:
+    """Where the queue continues after a pull at *asked*."""
+    return messages.after(asked, damaged, 0.0)
+
+
+def levels(caplog: pytest.LogCaptureFixture) -> list[int]:
+    return [entry.levelno for entry in caplog.records]
+
+
 def test_the_same_bytes_in_every_reading_are_what_is_stored() -> None:
     """The first one asked for more, and does not count."""
-    readings = Readings()
-    assert [readings.go_on_at(7, reading()) for _ in range(READINGS + 1)] == [None] * READINGS + [8]
+    messages = corrupt()
+    assert [after(messages, 7, reading()) for _ in range(READINGS + 1)] == [None] * READINGS + [8]
 
 
 def test_the_broker_says_where_the_queue_goes_on_and_not_the_damaged_record() -> None:
-    readings = Readings()
-    assert [readings.go_on_at(12, reading(28, next_offset=13)) for _ in range(READINGS + 1)][
-        -1
-    ] == 13
+    messages = corrupt()
+    assert [after(messages, 12, reading(28, next_offset=13)) for _ in range(READINGS + 1)][-1] == 13
 
 
 def test_readings_that_differ_show_nothing_however_many_there_are() -> None:
-    readings = Readings()
-    assert not any(readings.go_on_at(7, reading(crc=i % (READINGS - 1))) for i in range(100))
-    assert not any(readings.go_on_at(7, reading(7 + i % (READINGS - 1))) for i in range(100))
+    messages = corrupt()
+    assert not any(after(messages, 7, reading(crc=i % (READINGS - 1))) for i in range(100))
+    assert not any(after(messages, 7, reading(7 + i % (READINGS - 1))) for i in range(100))
 
 
 def test_readings_of_two_messages_do_not_add_up() -> None:
     """Their bodies may well be alike."""
-    readings = Readings()
+    messages = corrupt()
     for asked in (7, 8):
         assert not any(
-            readings.go_on_at(asked, reading(asked, next_offset=asked + 1))
+            after(messages, asked, reading(asked, next_offset=asked + 1))
             for _ in range(READINGS - 1)
         )
 
 
 def test_a_reading_that_is_right_begins_the_count_anew() -> None:
-    readings = Readings()
+    messages = corrupt()
     for _ in range(10):
-        assert not any(readings.go_on_at(7, reading()) for _ in range(READINGS - 1))
-        readings.was_right()
+        assert not any(after(messages, 7, reading()) for _ in range(READINGS - 1))
+        messages.was_right()
 
 
 def test_what_a_slave_has_shows_nothing() -> None:
-    readings = Readings()
-    assert not any(readings.go_on_at(7, reading(broker_id=1)) for _ in range(3 * READINGS))
+    messages = corrupt()
+    assert not any(after(messages, 7, reading(broker_id=1)) for _ in range(3 * READINGS))
 
 
 def test_an_answer_that_holds_more_or_leads_nowhere_shows_nothing() -> None:
-    readings = Readings()
-    assert not any(readings.go_on_at(7, reading(alone=False)) for _ in range(3 * READINGS))
-    assert not any(readings.go_on_at(7, reading(next_offset=7)) for _ in range(3 * READINGS))
+    messages = corrupt()
+    assert not any(after(messages, 7, reading(alone=False)) for _ in range(3 * READINGS))
+    assert not any(after(messages, 7, reading(next_offset=7)) for _ in range(3 * READINGS))
 
 
 def test_what_is_intact_is_read_first_and_then_the_damaged_message_by_itself() -> None:
-    readings = Readings()
-    assert readings.limit(32) == 32
-    readings.go_on_at(4, reading(intact=3, alone=False, next_offset=36))
-    assert (readings.limit(32), readings.limit(2)) == (3, 2)
-    readings.was_right()
-    assert readings.limit(32) == 32
-    readings.go_on_at(7, reading(alone=False, next_offset=39))
-    assert readings.limit(32) == 1
+    messages = corrupt()
+    assert messages.limit(32) == 32
+    after(messages, 4, reading(intact=3, alone=False, next_offset=36))
+    assert (messages.limit(32), messages.limit(2)) == (3, 2)
+    messages.was_right()
+    assert messages.limit(32) == 32
+    after(messages, 7, reading(alone=False, next_offset=39))
+    assert messages.limit(32) == 1
 
 
-def test_only_the_first_reading_of_a_message_is_news() -> None:
-    readings = Readings()
-    news = []
+def test_only_the_first_reading_of_a_message_is_news(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    messages = corrupt()
     for offset, crc in ((7, 1), (7, 1), (7, 2), (8, 2), (8, 3)):
-        readings.go_on_at(7, reading(offset, crc))
-        news.append(readings.is_news)
-    assert news == [True, False, False, True, False]
+        after(messages, 7, reading(offset, crc))
+    warning, debug = logging.WARNING, logging.DEBUG
+    assert levels(caplog) == [warning, debug, debug, warning, debug]
 
 
 def test_the_place_that_an_operator_is_told_is_one_that_was_read() -> None:
     queue = MessageQueue("T", "broker-a", 0)
     # 5 and 6 are not for us
-    assert passed_over(queue, 5, reading(7), "billing").startswith("T/broker-a/0/7 is damaged")
-    assert passed_over(queue, 12, reading(28, next_offset=13), "billing").startswith(
+    assert skipped(queue, 5, reading(7), "billing").startswith("T/broker-a/0/7 is damaged")
+    assert skipped(queue, 12, reading(28, next_offset=13), "billing").startswith(
         "T/broker-a/0/12 is damaged"
     )
 
 
 def test_a_queue_that_cannot_be_read_is_asked_for_less_and_less_often() -> None:
-    stuck = Stuck(1.0)
+    messages, no_record = corrupt(), NoRecord("no message")
     pauses = []
     for _ in range(8):
-        stuck.again(7, 0.0)
-        pauses.append(stuck.pause_s)
+        assert messages.after(7, no_record, 0.0) is None
+        pauses.append(messages.pause_s)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, PAUSE_LIMIT_S, PAUSE_LIMIT_S, PAUSE_LIMIT_S]
-    stuck.again(8, 0.0)
-    assert stuck.pause_s == 1.0
-    stuck.was_right()
-    stuck.again(8, 0.0)
-    assert stuck.pause_s == 1.0
+    messages.after(8, no_record, 0.0)
+    assert (messages.pause_s, messages.stuck_at) == (1.0, 8)
+    messages.after(8, no_record, 0.0)
+    messages.was_right()
+    assert messages.stuck_at is None
+    messages.after(8, no_record, 0.0)
+    assert messages.pause_s == 1.0
 
 
 def test_whoever_waits_longer_for_every_failure_waits_as_long_here() -> None:
-    stuck = Stuck(90.0)
+    messages = corrupt(90.0)
     for _ in range(3):
-        stuck.again(7, 0.0)
-    assert stuck.pause_s == 90.0
+        messages.after(7, NoRecord("no message"), 0.0)
+    assert messages.pause_s == 90.0
 
 
-def test_the_log_hears_at_once_of_a_queue_that_cannot_be_read_and_then_once_a_minute() -> None:
+def test_damage_behind_bytes_that_were_no_message_is_read_again_as_soon_as_any() -> None:
+    messages = corrupt()
+    for _ in range(3):
+        messages.after(7, NoRecord("no message"), 0.0)
+    after(messages, 8, reading(8, next_offset=9))
+    assert messages.pause_s == 1.0
+
+
+def test_the_log_hears_at_once_of_a_queue_that_cannot_be_read_and_then_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The first reading may have been damaged on the way."""
-    stuck = Stuck(1.0)
-    minute = REPORT_EVERY_S
-    levels = [
-        stuck.again(7, at)
-        for at in (
-            100.0,
-            101.0,
-            103.0,
-            101.0 + minute - 1,
-            101.0 + minute,
-            102.0 + minute,
-            102.0 + 2 * minute,
-        )
-    ]
-    assert levels == [
+    caplog.set_level(logging.DEBUG)
+    messages, minute = corrupt(), REPORT_EVERY_S
+    for at in (
+        100.0,
+        101.0,
+        103.0,
+        101.0 + minute - 1,
+        101.0 + minute,
+        102.0 + minute,
+        102.0 + 2 * minute,
+    ):
+        messages.after(7, NoRecord("no message"), at)
+    assert levels(caplog) == [
         logging.WARNING,
         logging.ERROR,
         logging.DEBUG,
@@ -168,10 +203,10 @@ def test_the_log_hears_at_once_of_a_queue_that_cannot_be_read_and_then_once_a_mi
         logging.DEBUG,
         logging.ERROR,
     ]
-    assert [stuck.again(9, 103.0 + 2 * minute), stuck.again(9, 104.0 + 2 * minute)] == [
-        logging.WARNING,
-        logging.ERROR,
-    ]
+    caplog.clear()
+    for at in (103.0 + 2 * minute, 104.0 + 2 * minute):
+        messages.after(9, NoRecord("no message"), at)
+    assert levels(caplog) == [logging.WARNING, logging.ERROR]
 
 
 @pytest.mark.parametrize(
@@ -185,11 +220,6 @@ def test_the_log_hears_at_once_of_a_queue_that_cannot_be_read_and_then_once_a_mi
 def test_the_way_out_is_one_that_this_kind_of_consumer_has(
     name: str, broadcast: bool, way: str
 ) -> None:
-    nobody = cast(Any, None)
-    text = no_way_on(
-        MessageQueue("T", "broker-a", 3),
-        7,
-        MemberContext(name, nobody, nobody, nobody, Statistics(0.0), broadcast=broadcast),
-    )
+    text = no_way_on(QUEUE, 7, context(name, broadcast=broadcast))
     assert text.startswith(f"T/broker-a/3 stands still for {name} in front of offset 7")
     assert way in text
