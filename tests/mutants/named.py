@@ -331,8 +331,8 @@ group.entries.clear()
     ),
     "case 25: one try too few": Fault(
         at=may_try_again,
-        change="outgoing.tries <= retries",
-        to="outgoing.tries < retries",
+        change="pending.tries <= retries",
+        to="pending.tries < retries",
     ),
     "case 25: a check goes to the first producer": Fault(
         at=BrokerRequests,

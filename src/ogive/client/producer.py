@@ -25,8 +25,8 @@ from ogive.client.config import (
 from ogive.client.hooks import run_after
 from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
 from ogive.client.request import Requester
-from ogive.client.sending.message_builder import Intake
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.message_builder import MessageBuilder
+from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher
 from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
@@ -89,7 +89,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
                 "a check needs a producer group of its own: Producer(group=..., check=...)"
             )
         ended = self._ended if self.config.hooks or self.config.trace else None
-        self.intake = Intake(self.config, self._namespace, serializer, ended)
+        self.builder = MessageBuilder(self.config, self._namespace, serializer, ended)
         self._check = check
         self._checks: CheckService | None = None
         self._meeting: asyncio.Task[object] | None = None
@@ -213,7 +213,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         NoNameServer, and BrokerErrors such as MessageIllegal. A cancelled send may still arrive.
         """
         publisher = self.publisher
-        outgoing = self.intake.message(
+        pending = self.builder.message(
             topic,
             body,
             tag,
@@ -225,7 +225,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
             deliver_at,
             delay_s,
         )
-        return await (await self._accepted(publisher, outgoing, timeout_s))
+        return await (await self._accepted(publisher, pending, timeout_s))
 
     async def submit(
         self,
@@ -248,7 +248,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         Messages of one queue are stored in the order in which they were submitted.
         """
         publisher = self.publisher
-        outgoing = self.intake.message(
+        pending = self.builder.message(
             topic,
             body,
             tag,
@@ -260,15 +260,15 @@ class Producer(OnlyAsyncWith, Generic[B]):
             deliver_at,
             delay_s,
         )
-        return await self._accepted(publisher, outgoing, timeout_s)
+        return await self._accepted(publisher, pending, timeout_s)
 
     async def _accepted(
-        self, publisher: Publisher, outgoing: Outgoing, timeout_s: float | None
+        self, publisher: Publisher, pending: PendingSend, timeout_s: float | None
     ) -> asyncio.Future[SendResult]:
         """Wait for room, and return the future of the result."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        outgoing.future = future
-        await publisher.accept(outgoing, self.budget_s(timeout_s))
+        pending.future = future
+        await publisher.accept(pending, self.budget_s(timeout_s))
         return future
 
     async def send_oneway(
@@ -288,16 +288,16 @@ class Producer(OnlyAsyncWith, Generic[B]):
         Raises only what goes wrong before it is sent.
         """
         publisher = self.publisher
-        outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
+        pending = self.builder.message(topic, body, tag, keys, properties, sharding_key, queue)
         error: BaseException | None = None
         try:
-            await publisher.send_oneway(outgoing, self.budget_s(timeout_s))
+            await publisher.send_oneway(pending, self.budget_s(timeout_s))
         except BaseException as exc:
             error = exc
             raise
         finally:
-            if outgoing.on_end is not None:
-                outgoing.on_end(outgoing, None, error)
+            if pending.on_end is not None:
+                pending.on_end(pending, None, error)
 
     def transaction(
         self,
@@ -327,8 +327,8 @@ class Producer(OnlyAsyncWith, Generic[B]):
                 "a transaction needs Producer(group=..., check=...): the check answers for it when "
                 "this process dies"
             )
-        outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
-        return Transaction(self.client, publisher, outgoing, self.budget_s(timeout_s))
+        pending = self.builder.message(topic, body, tag, keys, properties, sharding_key, queue)
+        return Transaction(self.client, publisher, pending, self.budget_s(timeout_s))
 
     async def send_batch(
         self,
@@ -349,10 +349,10 @@ class Producer(OnlyAsyncWith, Generic[B]):
         publisher, budget = self.publisher, self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
         try:
-            for indexes, outgoing in self.intake.batches(topic, messages, tag, sharding_key, queue):
+            for indexes, pending in self.builder.batches(topic, messages, tag, sharding_key, queue):
                 future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-                outgoing.future = future
-                await publisher.accept(outgoing, budget)
+                pending.future = future
+                await publisher.accept(pending, budget)
                 waiting.append((indexes, future))
         finally:
             if waiting:
@@ -386,8 +386,8 @@ class Producer(OnlyAsyncWith, Generic[B]):
         """
         _ = self.publisher
         assert self._requester is not None
-        outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
-        return await self._requester.request(outgoing, self.budget_s(timeout_s))
+        pending = self.builder.message(topic, body, tag, keys, properties, sharding_key, queue)
+        return await self._requester.request(pending, self.budget_s(timeout_s))
 
     async def recall(
         self, topic: str, handle: str, *, timeout_s: float | None = None
@@ -404,7 +404,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         _ = self.publisher
         client, budget = self.client, self.budget_s(timeout_s)
         broker_name = broker_of_handle(handle)
-        topic, _ = self.intake.on_wire(topic, None)
+        topic, _ = self.builder.on_wire(topic, None)
         await client.routes.find(topic, timeout_s=budget)
         header = RecallMessageRequest(
             topic=topic,
@@ -429,7 +429,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
     def _ended(
         self,
         messages: Sequence[Message],
-        outgoing: Outgoing,
+        pending: PendingSend,
         result: SendResult | None,
         error: BaseException | None,
     ) -> None:
@@ -438,7 +438,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         """
         results = None if result is None else _results_of(result)
         if self._tracer is not None and results is not None:
-            record_sent(self._tracer, outgoing, results, self.config.group)
+            record_sent(self._tracer, pending, results, self.config.group)
         for message, one in zip(messages, results or itertools.repeat(None), strict=False):
             run_after(self.config.hooks, message, one, error)
 

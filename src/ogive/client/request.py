@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from ogive.client.instance import ClientInstance
 from ogive.client.sending.destinations import find_queues
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ReplyTimeout
 from ogive.model import AUTO_CREATE_TOPIC, MessageExt, PropertyName, SendResult, reply_topic
@@ -48,25 +48,25 @@ class Requester:
         self._told: frozenset[str] = frozenset()
         self._waiting: set[asyncio.Future[MessageExt]] = set()
 
-    async def request(self, outgoing: Outgoing, timeout_s: float) -> MessageExt:
+    async def request(self, pending: PendingSend, timeout_s: float) -> MessageExt:
         """The reply.
 
         Raises ReplyTimeout, what a send raises, and IllegalStateError when the producer is closed
         meanwhile.
         """
         deadline = self._loop.time() + timeout_s
-        await self._introduce(outgoing.topic, timeout_s)
+        await self._introduce(pending.topic, timeout_s)
         correlation_id = str(uuid.uuid4())
         reply = self._client.requests.replies.expect(correlation_id)
         reply.add_done_callback(_seen)
         self._waiting.add(reply)
         try:
             left = max(deadline - self._loop.time(), 0.001)
-            _mark(outgoing, correlation_id, self._client.client_id, int(left * 1000))
+            _mark(pending, correlation_id, self._client.client_id, int(left * 1000))
             sent: asyncio.Future[SendResult] = self._loop.create_future()
             sent.add_done_callback(_seen)
-            outgoing.future = sent
-            await self._publisher.accept(outgoing, left)
+            pending.future = sent
+            await self._publisher.accept(pending, left)
             await asyncio.wait(
                 (reply, sent),
                 timeout=max(0.0, deadline - self._loop.time()),
@@ -79,7 +79,7 @@ class Requester:
                 return reply.result()
             _raise_if_not_stored(sent)
             raise ReplyTimeout(
-                _timeout_text(outgoing, correlation_id, timeout_s, sent), correlation_id
+                _timeout_text(pending, correlation_id, timeout_s, sent), correlation_id
             )
         finally:
             self._client.requests.replies.forget(correlation_id)
@@ -121,15 +121,15 @@ class Requester:
             self._told = brokers
 
 
-def _mark(outgoing: Outgoing, correlation_id: str, client_id: str, ttl_ms: int) -> None:
+def _mark(pending: PendingSend, correlation_id: str, client_id: str, ttl_ms: int) -> None:
     text = (
         f"{PropertyName.CORRELATION_ID}\x01{correlation_id}\x02{PropertyName.REPLY_TO_CLIENT}\x01"
         f"{client_id}\x02"
         f"{PropertyName.TTL}\x01{ttl_ms}\x02"
     )
-    outgoing.text += text
-    outgoing.size += len(text)
-    outgoing.alone = True
+    pending.text += text
+    pending.size += len(text)
+    pending.alone = True
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
@@ -146,7 +146,7 @@ def _raise_if_not_stored(sent: asyncio.Future[SendResult]) -> None:
 
 
 def _timeout_text(
-    outgoing: Outgoing, correlation_id: str, timeout_s: float, sent: asyncio.Future[SendResult]
+    pending: PendingSend, correlation_id: str, timeout_s: float, sent: asyncio.Future[SendResult]
 ) -> str:
     stored = sent.done() and sent.exception() is None
     fate = (
@@ -155,7 +155,7 @@ def _timeout_text(
         else "its broker did not confirm it, so it may or may not be stored"
     )
     return (
-        f"no reply to request {correlation_id} to {outgoing.topic} within {timeout_s:.1f} s: "
-        f"{fate} (id {outgoing.key}), "
+        f"no reply to request {correlation_id} to {pending.topic} within {timeout_s:.1f} s: "
+        f"{fate} (id {pending.key}), "
         "and it may or may not be carried out"
     )

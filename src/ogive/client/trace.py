@@ -30,7 +30,7 @@ from typing import Any, Final, Protocol
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher
 from ogive.client.trace_record import CallEnd, EncodedTrace, MessageKind, begun, ended, packed, sent
 from ogive.errors import OgiveError
@@ -128,14 +128,14 @@ class Tracer:
         records = [self._records.popleft() for _ in range(len(self._records))]
         for keys, body in packed(records):
             text = f"{PropertyName.KEYS}\x01{' '.join(keys)}\x02"
-            outgoing = Outgoing(TRACE_TOPIC, body, text, None, None)
-            outgoing.future = future = self._loop.create_future()
+            pending = PendingSend(TRACE_TOPIC, body, text, None, None)
+            pending.future = future = self._loop.create_future()
             future.add_done_callback(self._told)
-            if not self._publisher.has_room(outgoing.size):
+            if not self._publisher.has_room(pending.size):
                 future.set_exception(OgiveError("too many traces are on their way already"))
                 continue
             try:
-                self._publisher.take(outgoing, SEND_TIMEOUT_S)
+                self._publisher.take(pending, SEND_TIMEOUT_S)
             except OgiveError as exc:
                 future.set_exception(exc)
 
@@ -156,29 +156,29 @@ class Tracer:
 
 
 def record_sent(
-    tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult], group: str
+    tracer: Tracer, pending: PendingSend, results: Sequence[SendResult], group: str
 ) -> None:
-    """*results*: one for each message of *outgoing*."""
-    answer = outgoing.answer
-    if not isinstance(answer, RemotingCommand) or outgoing.topic == TRACE_TOPIC:
+    """*results*: one for each message of *pending*."""
+    answer = pending.answer
+    if not isinstance(answer, RemotingCommand) or pending.topic == TRACE_TOPIC:
         return
     region = answer.ext_fields.get(PropertyName.MSG_REGION)
     if region is None or answer.ext_fields.get(PropertyName.TRACE_ON) == "false":
         return
     now_ms = int(time.time() * 1000)
-    items = outgoing.batch or [(outgoing.flag, outgoing.body, outgoing.text)]
+    items = pending.batch or [(pending.flag, pending.body, pending.text)]
     for (_, body, text), result in zip(items, results, strict=True):
         properties = decode_properties(text.encode())
         tracer.add(
             sent(
-                timestamp_ms=outgoing.born_ms,
+                timestamp_ms=pending.born_ms,
                 region=region,
                 group=group,
                 tags=properties.get(PropertyName.TAGS),
                 keys=split_keys(properties.get(PropertyName.KEYS, "")),
-                broker=outgoing.target.lane.address if outgoing.target is not None else "",
+                broker=pending.target.lane.address if pending.target is not None else "",
                 body_bytes=len(body),
-                cost_ms=max(0, now_ms - outgoing.born_ms) // len(items),
+                cost_ms=max(0, now_ms - pending.born_ms) // len(items),
                 kind=_kind(properties),
                 result=result,
             )

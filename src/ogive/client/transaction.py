@@ -40,7 +40,7 @@ from ogive.client.hooks import (
 )
 from ogive.client.instance import ClientInstance, OnlyAsyncWith
 from ogive.client.listener import is_async
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
 from ogive.keywords import explains
@@ -70,21 +70,21 @@ class Transaction(OnlyAsyncWith):
     """``async with producer.transaction(topic, body) as transaction``. For one block."""
 
     def __init__(
-        self, client: ClientInstance, publisher: Publisher, outgoing: Outgoing, timeout_s: float
+        self, client: ClientInstance, publisher: Publisher, pending: PendingSend, timeout_s: float
     ) -> None:
-        self._client, self._publisher, self._outgoing, self._timeout_s = (
+        self._client, self._publisher, self._pending, self._timeout_s = (
             client,
             publisher,
-            outgoing,
+            pending,
             timeout_s,
         )
         group = publisher.config.group
-        outgoing.text += (
+        pending.text += (
             f"{PropertyName.TRANSACTION_PREPARED}\x01true\x02"
             f"{PropertyName.PRODUCER_GROUP}\x01{group}\x02"
         )
-        outgoing.sys_flag |= SysFlag.TRANSACTION_PREPARED
-        outgoing.once = True
+        pending.sys_flag |= SysFlag.TRANSACTION_PREPARED
+        pending.once = True
         self._entered = False
         self._half: SendResult | None = None
         self._decision: Decision | None = None
@@ -129,9 +129,9 @@ class Transaction(OnlyAsyncWith):
             raise IllegalStateError("this transaction was entered before; make a new one")
         self._entered = True
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._outgoing.future = future
+        self._pending.future = future
         try:
-            await self._publisher.accept(self._outgoing, self._timeout_s)
+            await self._publisher.accept(self._pending, self._timeout_s)
             half = await future
         except SendTimeout as exc:
             raise SendTimeout(f"{exc} {_NOBODY_GETS_IT}") from None

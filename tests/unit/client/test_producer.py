@@ -1170,7 +1170,7 @@ async def test_a_message_that_reaches_the_engine_of_a_closed_producer_is_refused
             await producer.send("Orders", b"")
             publisher, late = (
                 producer.publisher,
-                producer.intake.message("Orders", b"late", None, (), None, None, None, 0),
+                producer.builder.message("Orders", b"late", None, (), None, None, None, 0),
             )
         with pytest.raises(IllegalStateError, match="closed"):
             await publisher.accept(late, 1.0)

@@ -26,7 +26,7 @@ import ogive
 from ogive import aio
 from ogive.client import portal as portals
 from ogive.client.config import ProducerConfig
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.model import MessageQueue
@@ -740,10 +740,10 @@ def test_whatever_goes_wrong_on_the_loop_reaches_the_caller_and_nobody_else(
     """
     place = Publisher.place
 
-    def fail_at_times(publisher: Publisher, outgoing: Outgoing) -> None:
-        if outgoing.body == b"breaks":
+    def fail_at_times(publisher: Publisher, pending: PendingSend) -> None:
+        if pending.body == b"breaks":
             raise exception
-        place(publisher, outgoing)
+        place(publisher, pending)
 
     monkeypatch.setattr(Publisher, "place", fail_at_times)
     with ogive.Producer(broker.address, config=ProducerConfig(max_in_flight=4)) as producer:

@@ -30,12 +30,12 @@ from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.destinations import targets_on
-from ogive.client.sending.in_flight import Watch
+from ogive.client.sending.in_flight import DeadlineWatch
 from ogive.client.sending.message_builder import with_unique_key
 from ogive.client.sending.pending import (
     Answer,
     Lane,
-    Outgoing,
+    PendingSend,
     PendingTopic,
     Publishing,
     Target,
@@ -53,70 +53,70 @@ MAX_RUN: Final = 256
 BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
 
-def form(
-    outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float, *, whole: bool = False
+def seal(
+    pending: PendingSend, keys: UniqueKeys, now: float, timeout_s: float, *, whole: bool = False
 ) -> None:
-    """Give an accepted message, or each of a batch, its key, and its time: *now* is one of the
+    """Give an accepted message, or each of a batch, its key and its time: *now* is a time of the
     loop's clock. Raises MessageIllegal.
 
     With *whole* a batch gets a key of its own, too, see ProducerConfig.whole_batches.
     """
     now_ms = int(time.time() * 1000)
-    if outgoing.batch is None:
-        outgoing.key = key = keys.next(now_ms)
-        outgoing.properties = with_unique_key(key, outgoing.text)
+    if pending.batch is None:
+        pending.key = key = keys.next(now_ms)
+        pending.properties = with_unique_key(key, pending.text)
     else:
-        names = [keys.next(now_ms) for _ in outgoing.batch]
-        rows = zip(names, outgoing.batch, strict=True)
-        outgoing.body = encode_batch(
+        names = [keys.next(now_ms) for _ in pending.batch]
+        rows = zip(names, pending.batch, strict=True)
+        pending.body = encode_batch(
             (flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows
         )
-        outgoing.key = ",".join(names)
-        outgoing.properties = (
+        pending.key = ",".join(names)
+        pending.properties = (
             with_unique_key(keys.next(now_ms), BATCH_PROPERTIES.decode())
             if whole
             else BATCH_PROPERTIES
         )
-    outgoing.born_ms = now_ms
-    outgoing.started = now
-    outgoing.deadline = now + timeout_s
+    pending.born_ms = now_ms
+    pending.started = now
+    pending.deadline = now + timeout_s
 
 
-def may_share(outgoing: Outgoing) -> bool:
+def may_share(pending: PendingSend) -> bool:
     """Return True if the message may be part of a batch: brokers accept no compressed, delayed or
     retry-topic messages there.
     """
     if (
-        outgoing.alone
-        or outgoing.batch is not None
-        or outgoing.sys_flag
-        or outgoing.topic.startswith("%")
+        pending.alone
+        or pending.batch is not None
+        or pending.sys_flag
+        or pending.topic.startswith("%")
     ):
         return False
     return (
-        "DELAY\x01" not in outgoing.text
-        and "WAIT\x01" not in outgoing.text
-        and "TIMER_DEL" not in outgoing.text
+        "DELAY\x01" not in pending.text
+        and "WAIT\x01" not in pending.text
+        and "TIMER_DEL" not in pending.text
     )
 
 
 def next_run(
-    waiting: deque[Outgoing], max_bytes: int, now: float, max_count: int = MAX_RUN
-) -> list[Outgoing]:
-    """Take from the front what one request can carry.
+    waiting: deque[PendingSend], max_bytes: int, now: float, max_count: int = MAX_RUN
+) -> list[PendingSend]:
+    """Take as many messages from the front as one request can carry.
 
     One whose time is up is dropped: it ends by its deadline.
     """
-    run: list[Outgoing] = []
+    run: list[PendingSend] = []
     total = 0
     max_count = min(max_count, MAX_RUN)
     while waiting and len(run) < max_count:
-        outgoing = waiting[0]
-        if not outgoing.finished and outgoing.deadline > now:
-            total += outgoing.size
-            if run and (total > max_bytes or not may_share(outgoing)):
+        pending = waiting[0]
+        if not pending.finished and pending.deadline > now:
+            total += pending.size
+            if run and (total > max_bytes or not may_share(pending)):
                 break
-            run.append(outgoing)
+            run.append(pending)
         waiting.popleft()
         if run and not may_share(run[0]):
             break
@@ -124,7 +124,7 @@ def next_run(
 
 
 def start_run(
-    run: Sequence[Outgoing],
+    run: Sequence[PendingSend],
     target: Target,
     connection: Connection,
     on_answer: Callable[[Answer], None],
@@ -135,19 +135,19 @@ def start_run(
     The answer may take as long as the most patient waits. Raises TransportError.
     """
     latest = now
-    for outgoing in run:
-        outgoing.target = target
-        outgoing.tries += 1
-        outgoing.sent_at = now
-        outgoing.on_way = True
-        if outgoing.deadline > latest:
-            latest = outgoing.deadline
+    for pending in run:
+        pending.target = target
+        pending.tries += 1
+        pending.sent_at = now
+        pending.on_way = True
+        if pending.deadline > latest:
+            latest = pending.deadline
     opaque = connection.next_opaque()
     connection.start_frame(opaque, frame_of(run, target.encoder, opaque), on_answer, latest - now)
 
 
-def frame_of(run: Sequence[Outgoing], encoder: SendEncoder, opaque: int) -> bytes:
-    """The request that carries *run*."""
+def frame_of(run: Sequence[PendingSend], encoder: SendEncoder, opaque: int) -> bytes:
+    """Return the frame of the request that carries *run*."""
     first = run[0]
     if len(run) > 1:
         body = encode_batch([(one.flag, one.body, one.properties) for one in run])
@@ -160,7 +160,7 @@ def frame_of(run: Sequence[Outgoing], encoder: SendEncoder, opaque: int) -> byte
 
 
 def results_of(
-    run: Sequence[Outgoing], answer: Answer, target: Target
+    run: Sequence[PendingSend], answer: Answer, target: Target
 ) -> list[SendResult] | OgiveError:
     """Return a result for each message of one request, or the error of all."""
     if not isinstance(answer, RemotingCommand):
@@ -168,11 +168,11 @@ def results_of(
     result = read_answer(answer, target.queue, target.lane.address, run[0].key)
     if not isinstance(result, SendResult):
         return result
-    return [result] if len(run) == 1 else split_result(result, [outgoing.key for outgoing in run])
+    return [result] if len(run) == 1 else split_result(result, [pending.key for pending in run])
 
 
 class OrderedQueue:
-    """The messages for *target* in the order of their acceptance."""
+    """Messages for one queue, sent in the order of their acceptance."""
 
     def __init__(
         self, target: Target, config: ProducerConfig, connector: Connector, publisher: Publishing
@@ -182,29 +182,29 @@ class OrderedQueue:
         self._connector = connector
         self._publisher = publisher
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Outgoing] = deque()
+        self._waiting: deque[PendingSend] = deque()
         # on its way
-        self._run: list[Outgoing] | None = None
+        self._run: list[PendingSend] | None = None
         self._pausing = False
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, and nothing is in flight."""
+        """Return True if nothing waits, and nothing is in flight."""
         return self._run is None and not self._waiting
 
-    def put(self, outgoing: Outgoing) -> None:
-        self._waiting.append(outgoing)
+    def put(self, pending: PendingSend) -> None:
+        self._waiting.append(pending)
         if self._run is None:
             self.pump()
 
     def drop_finished(self) -> None:
-        """Forget those whose time was up."""
-        self._waiting = deque(outgoing for outgoing in self._waiting if not outgoing.finished)
+        """Forget the messages whose time was up."""
+        self._waiting = deque(pending for pending in self._waiting if not pending.finished)
         if not self._waiting:
             self._target.lane.stalled.pop(self, None)
 
     def pump(self) -> None:
-        """Send the next run, if the way is free."""
+        """Send the next run, if the last one has its answer."""
         if self._run is not None or self._pausing or not self._waiting:
             return
         connection = self._target.lane.ready()
@@ -222,29 +222,29 @@ class OrderedQueue:
 
     def _answered(self, answer: Answer) -> None:
         run, self._run = self._run or [], None
-        for outgoing in run:
-            outgoing.on_way = False
+        for pending in run:
+            pending.on_way = False
         results = results_of(run, answer, self._target)
         if isinstance(results, OgiveError):
             self._failed(run, results)
             return
-        for outgoing, result in zip(run, results, strict=True):
-            outgoing.answer = answer
-            self._publisher.succeed(outgoing, result)
+        for pending, result in zip(run, results, strict=True):
+            pending.answer = answer
+            self._publisher.succeed(pending, result)
         self.pump()
 
-    def _failed(self, run: list[Outgoing], error: OgiveError) -> None:
-        again: list[Outgoing] = []
-        for outgoing in run:
-            repeat = self._publisher.note_failure(outgoing, error)
+    def _failed(self, run: list[PendingSend], error: OgiveError) -> None:
+        again: list[PendingSend] = []
+        for pending in run:
+            repeat = self._publisher.note_failure(pending, error)
             if len(run) > 1 and is_refusal(error):
                 # one of them is refused: sending each alone shows which
-                outgoing.alone = True
-                again.append(outgoing)
-            elif repeat and not outgoing.finished:
-                again.append(outgoing)
+                pending.alone = True
+                again.append(pending)
+            elif repeat and not pending.finished:
+                again.append(pending)
             else:
-                self._publisher.fail(outgoing)
+                self._publisher.fail(pending)
         self._waiting.extendleft(reversed(again))
         if again and not is_final(error):
             self._pausing = True
@@ -264,11 +264,11 @@ class OrderedQueue:
 MIN_SHARE: Final = 16
 
 
-class Merger:
-    """The way to one broker for the messages of one producer that need no order."""
+class Accumulator:
+    """Messages of one producer for one broker that need no order."""
 
     def __init__(
-        self, lane: Lane, config: ProducerConfig, watch: Watch, publisher: Publishing
+        self, lane: Lane, config: ProducerConfig, watch: DeadlineWatch, publisher: Publishing
     ) -> None:
         self._lane = lane
         self._config = config
@@ -277,27 +277,27 @@ class Merger:
         self._loop = asyncio.get_running_loop()
         # requests; while anything waits there is at least one, whose answer lets it go
         self._on_way = 0
-        self._waiting: dict[PendingTopic, deque[Outgoing]] = {}
+        self._waiting: dict[PendingTopic, deque[PendingSend]] = {}
 
-    def send(self, topic: PendingTopic, outgoing: Outgoing, connection: Connection) -> None:
+    def send(self, topic: PendingTopic, pending: PendingSend, connection: Connection) -> None:
         """Send the message to its target, or keep it for the next batch of its topic."""
-        if self._on_way < self._config.max_requests or not may_share(outgoing):
-            assert outgoing.target is not None
-            self._start([outgoing], outgoing.target, connection)
+        if self._on_way < self._config.max_requests or not may_share(pending):
+            assert pending.target is not None
+            self._start([pending], pending.target, connection)
         else:
-            # ended messages are not taken back from here
-            self._watch.add(outgoing)
-            self._waiting.setdefault(topic, deque()).append(outgoing)
+            # ended messages are not removed from here
+            self._watch.add(pending)
+            self._waiting.setdefault(topic, deque()).append(pending)
 
     def drop_finished(self) -> None:
-        """Forget those whose time was up."""
+        """Forget the messages whose time was up."""
         kept = {
             topic: deque(one for one in waiting if not one.finished)
             for topic, waiting in self._waiting.items()
         }
         self._waiting = {topic: waiting for topic, waiting in kept.items() if waiting}
 
-    def _start(self, run: list[Outgoing], target: Target, connection: Connection) -> None:
+    def _start(self, run: list[PendingSend], target: Target, connection: Connection) -> None:
         target.sent += len(run)
         try:
             start_run(
@@ -308,33 +308,33 @@ class Merger:
         else:
             self._on_way += 1
 
-    def _answered(self, run: list[Outgoing], target: Target, answer: Answer) -> None:
+    def _answered(self, run: list[PendingSend], target: Target, answer: Answer) -> None:
         results = results_of(run, answer, target)
         if isinstance(results, OgiveError):
             self._failed(run, results)
         else:
-            for outgoing, result in zip(run, results, strict=True):
-                outgoing.on_way = False
-                outgoing.answer = answer
-                self._publisher.stored(outgoing, target, result)
+            for pending, result in zip(run, results, strict=True):
+                pending.on_way = False
+                pending.answer = answer
+                self._publisher.stored(pending, target, result)
         self._on_way -= 1
         if self._waiting:
             self._send_waiting()
 
-    def _failed(self, run: list[Outgoing], error: OgiveError) -> None:
-        for outgoing in run:
-            outgoing.on_way = False
+    def _failed(self, run: list[PendingSend], error: OgiveError) -> None:
+        for pending in run:
+            pending.on_way = False
             # from now on each is sent alone: if one is refused, that shows which
-            outgoing.alone = outgoing.alone or len(run) > 1
+            pending.alone = pending.alone or len(run) > 1
         if len(run) > 1 and is_refusal(error):
             self._place_again(run)
             return
-        for outgoing in run:
-            if not outgoing.finished:
-                self._publisher.attempt_failed(outgoing, error)
+        for pending in run:
+            if not pending.finished:
+                self._publisher.attempt_failed(pending, error)
 
     def _send_waiting(self) -> None:
-        """A request has its answer: what waited may go."""
+        """Send what waited for an answer."""
         while self._waiting:
             connection = self._lane.ready()
             topic, waiting = next(iter(self._waiting.items()))
@@ -354,8 +354,8 @@ class Merger:
             else:
                 return
 
-    def _place_again(self, waiting: Iterable[Outgoing]) -> None:
-        for outgoing in waiting:
-            if not outgoing.finished:
-                self._watch.drop(outgoing)
-                self._publisher.place(outgoing)
+    def _place_again(self, waiting: Iterable[PendingSend]) -> None:
+        for pending in waiting:
+            if not pending.finished:
+                self._watch.drop(pending)
+                self._publisher.place(pending)

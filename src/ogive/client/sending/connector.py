@@ -7,8 +7,8 @@ from typing import Final
 
 from ogive.client.instance import ClientInstance
 from ogive.client.sending.destinations import Destinations
-from ogive.client.sending.in_flight import Watch
-from ogive.client.sending.pending import Lane, Outgoing, Publishing, Pump
+from ogive.client.sending.in_flight import DeadlineWatch
+from ogive.client.sending.pending import Lane, PendingSend, Publishing, Pump
 from ogive.errors import ConnectError, NoRoute, OgiveError, TransportError
 from ogive.transport.connection import Connection
 
@@ -19,7 +19,7 @@ MAX_PAUSE_S: Final = 1.0
 
 
 class Connector:
-    """Opens the connections of lanes while anything waits there, and lets that go.
+    """Opens the connections of lanes while anything waits there, and sends it then.
 
     *patience_s* is the time of one attempt.
     """
@@ -29,7 +29,7 @@ class Connector:
         client: ClientInstance,
         patience_s: float,
         destinations: Destinations,
-        watch: Watch,
+        watch: DeadlineWatch,
         publisher: Publishing,
     ) -> None:
         self._client = client
@@ -39,9 +39,9 @@ class Connector:
         self._publisher = publisher
         self._closed = False
 
-    def park(self, lane: Lane, outgoing: Outgoing) -> None:
-        lane.backlog.append(outgoing)
-        self._watch.add(outgoing)
+    def park(self, lane: Lane, pending: PendingSend) -> None:
+        lane.backlog.append(pending)
+        self._watch.add(pending)
         self._start(lane)
 
     def stall(self, lane: Lane, queue: Pump) -> None:
@@ -50,7 +50,7 @@ class Connector:
         self._start(lane)
 
     def look_again(self) -> None:
-        """Routes have changed: brokers may have moved, or be back."""
+        """Check the lanes after a change of routes: brokers may have moved, or be back."""
         for lane in self._destinations.lanes.values():
             address = self._client.routes.find_address(lane.broker_name)
             if address is not None and address != lane.address:
@@ -69,7 +69,7 @@ class Connector:
             self._client.spawn(self._open(lane), f"connection to {lane.broker_name}")
 
     async def _open(self, lane: Lane) -> None:
-        """Connect and let the backlog go.
+        """Connect, and send the backlog.
 
         While the broker cannot be reached, try again and again, for later messages as well.
         """
@@ -102,10 +102,10 @@ class Connector:
     def _opened(self, lane: Lane, connection: Connection) -> None:
         lane.connection, lane.down = connection, None
         while lane.backlog and not (connection.closed or connection.leaving):
-            outgoing = lane.backlog.popleft()
-            self._watch.drop(outgoing)
-            if not outgoing.finished:
-                self._publisher.send(outgoing, connection)
+            pending = lane.backlog.popleft()
+            self._watch.drop(pending)
+            if not pending.finished:
+                self._publisher.send(pending, connection)
         stalled, lane.stalled = lane.stalled, {}
         for queue in stalled:
             queue.pump()
@@ -113,17 +113,17 @@ class Connector:
     def _move_on(self, lane: Lane) -> None:
         """Send what may go anywhere to brokers that can be reached."""
         waiting, lane.backlog = lane.backlog, deque()
-        for outgoing in waiting:
-            if outgoing.finished:
+        for pending in waiting:
+            if pending.finished:
                 continue
-            if self._destinations.can_be_reached(outgoing.topic):
-                self._watch.drop(outgoing)
-                self._publisher.place(outgoing)
+            if self._destinations.can_be_reached(pending.topic):
+                self._watch.drop(pending)
+                self._publisher.place(pending)
             else:
-                lane.backlog.append(outgoing)
+                lane.backlog.append(pending)
 
     async def _refresh_one_route(self, lane: Lane) -> None:
-        """The broker may have moved to another address."""
+        """Ask for the route of a topic there: the broker may have moved to another address."""
         topics = self._destinations.topics_on(lane)
         if topics:
             try:

@@ -7,7 +7,7 @@ the default table are sent without asking.
 from ogive.client import rpc
 from ogive.client.instance import ClientInstance
 from ogive.client.sending.destinations import find_queues
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import PendingSend
 from ogive.errors import InvalidOption, OgiveError, TransportError
 from ogive.model import DelayLevels
 
@@ -21,14 +21,14 @@ class LevelCheck:
         # By address. None: the broker does not show its settings.
         self._known: dict[str, DelayLevels | None] = {}
 
-    async def check(self, outgoing: Outgoing, timeout_s: float) -> None:
+    async def check(self, pending: PendingSend, timeout_s: float) -> None:
         """Raise InvalidOption for a level that a broker of the topic does not have.
 
         Brokers that do not show their levels are ignored.
         """
         try:
             queues = await find_queues(
-                self._client, outgoing.topic, self._default_topic_queues, timeout_s
+                self._client, pending.topic, self._default_topic_queues, timeout_s
             )
             addresses = {
                 queue.broker_name: self._client.routes.broker_address(queue.broker_name)
@@ -37,7 +37,7 @@ class LevelCheck:
         except OgiveError:
             # The send meets the same error, and raises it.
             return
-        level = outgoing.unusual_level
+        level = pending.unusual_level
         for name, address in sorted(addresses.items()):
             levels = self._known.get(address)
             if address not in self._known or (levels is not None and level > len(levels.delays_ms)):

@@ -7,8 +7,8 @@ from typing import Final
 
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import NotWritable, auto_create_route, publish_queues
-from ogive.client.sending.in_flight import Watch
-from ogive.client.sending.pending import Lane, Outgoing, PendingTopic, Publishing, Target
+from ogive.client.sending.in_flight import DeadlineWatch
+from ogive.client.sending.pending import Lane, PendingSend, PendingTopic, Publishing, Target
 from ogive.errors import NoNameServer, NoRoute, OgiveError
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
 from ogive.wire.message import java_hash
@@ -37,7 +37,7 @@ class Destinations:
     # --- what there is ----------------------------------------------------------------------------
 
     def add_topic(self, name: str) -> PendingTopic:
-        """Room for it is made by forgetting topics with which nothing is going on."""
+        """Add a topic. Forget a tenth of the idle ones if there are too many."""
         if len(self.topics) >= MAX_TOPICS:
             for old in [topic.name for topic in self.topics.values() if topic.idle][
                 : MAX_TOPICS // 10
@@ -47,7 +47,7 @@ class Destinations:
         return topic
 
     def set_queues(self, topic: PendingTopic, queues: Iterable[MessageQueue]) -> None:
-        """*queues* are those that the topic's route shows now."""
+        """Take over *queues*, which the topic's route has now."""
         known = topic.left | topic.by_queue
         # a new queue gets its share, and not all until it has caught up
         most = max((target.sent for target in known.values()), default=0)
@@ -69,7 +69,7 @@ class Destinations:
         return lane
 
     def topics_on(self, lane: Lane) -> list[str]:
-        """The topics that have, or had, queues there."""
+        """Return the topics that have, or had, queues on that broker."""
         return [
             topic.name
             for topic in self.topics.values()
@@ -80,12 +80,12 @@ class Destinations:
         """Forget the messages whose time was up, wherever they wait."""
         holders: list[PendingTopic | Lane] = [*self.topics.values(), *self.lanes.values()]
         for holder in holders:
-            if any(outgoing.finished for outgoing in holder.backlog):
+            if any(pending.finished for pending in holder.backlog):
                 holder.backlog = deque(
-                    outgoing for outgoing in holder.backlog if not outgoing.finished
+                    pending for pending in holder.backlog if not pending.finished
                 )
         for lane in self.lanes.values():
-            lane.merger.drop_finished()
+            lane.accumulator.drop_finished()
         for topic in self.topics.values():
             for target in topic.all_targets:
                 if target.ordered is not None:
@@ -115,18 +115,18 @@ class Destinations:
         return topic is not None and any(target.lane.down is None for target in topic.targets or ())
 
 
-def pinned_target(topic: PendingTopic, outgoing: Outgoing) -> Target | None:
-    """The one queue that *outgoing* must go to; None if the topic has no such queue."""
-    if outgoing.queue is not None:
-        return topic.by_queue.get(outgoing.queue)
-    assert outgoing.sharding_key is not None
+def pinned_target(topic: PendingTopic, pending: PendingSend) -> Target | None:
+    """Return the one queue that *pending* must go to; None if the topic has no such queue."""
+    if pending.queue is not None:
+        return topic.by_queue.get(pending.queue)
+    assert pending.sharding_key is not None
     assert topic.targets is not None
     # SelectMessageQueueByHash.java
-    return topic.targets[abs(java_hash(outgoing.sharding_key)) % len(topic.targets)]
+    return topic.targets[abs(java_hash(pending.sharding_key)) % len(topic.targets)]
 
 
 def targets_on(topic: PendingTopic, lane: Lane) -> list[Target]:
-    """The topic's queues on that broker; none if it has left."""
+    """Return the topic's queues on that broker; none if it has left."""
     return [target for target in topic.targets or () if target.lane is lane]
 
 
@@ -145,7 +145,7 @@ class Resolver:
         client: ClientInstance,
         default_topic_queues: int,
         destinations: Destinations,
-        watch: Watch,
+        watch: DeadlineWatch,
         publisher: Publishing,
     ) -> None:
         self._client = client
@@ -155,31 +155,31 @@ class Resolver:
         self._publisher = publisher
         self._loop = asyncio.get_running_loop()
 
-    def park(self, topic: PendingTopic, outgoing: Outgoing) -> None:
-        topic.backlog.append(outgoing)
-        self._watch.add(outgoing)
+    def park(self, topic: PendingTopic, pending: PendingSend) -> None:
+        topic.backlog.append(pending)
+        self._watch.add(pending)
         if not topic.resolving:
             topic.resolving = True
             self._client.spawn(self._resolve(topic), f"route of {topic.name}")
 
     async def _resolve(self, topic: PendingTopic) -> None:
-        """Find the topic's queues, then let the backlog go; if there are none, everything that
+        """Find the topic's queues, then send the backlog; if there are none, everything that
         waited for the answer fails.
         """
         try:
             while topic.backlog:
                 asking = list(topic.backlog)
-                first_deadline = min(outgoing.deadline for outgoing in asking)
+                first_deadline = min(pending.deadline for pending in asking)
                 try:
                     await self.find(topic, first_deadline - self._loop.time() - HEAD_START_S)
                 except NoNameServer as exc:
                     # that is no answer: messages with time left wait for the next
-                    for outgoing in asking:
-                        outgoing.error = exc
+                    for pending in asking:
+                        pending.error = exc
                     last_try = self._loop.time() + PAUSE_S + HEAD_START_S
                     self._give_up(
                         topic,
-                        [outgoing for outgoing in asking if outgoing.deadline <= last_try],
+                        [pending for pending in asking if pending.deadline <= last_try],
                         exc,
                     )
                     await asyncio.sleep(PAUSE_S if topic.backlog else 0)
@@ -198,17 +198,19 @@ class Resolver:
     def _let_go(self, topic: PendingTopic) -> None:
         while topic.backlog:
             # stays until it is placed: later messages must not overtake it
-            outgoing = topic.backlog[0]
-            if not outgoing.finished:
-                self._watch.drop(outgoing)
-                outgoing.error = None
-                self._publisher.place_in(topic, outgoing)
+            pending = topic.backlog[0]
+            if not pending.finished:
+                self._watch.drop(pending)
+                pending.error = None
+                self._publisher.place_in(topic, pending)
             topic.backlog.popleft()
 
-    def _give_up(self, topic: PendingTopic, waiting: Iterable[Outgoing], error: OgiveError) -> None:
-        for outgoing in waiting:
-            self._publisher.end(outgoing, error)
-        topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)
+    def _give_up(
+        self, topic: PendingTopic, waiting: Iterable[PendingSend], error: OgiveError
+    ) -> None:
+        for pending in waiting:
+            self._publisher.end(pending, error)
+        topic.backlog = deque(pending for pending in topic.backlog if not pending.finished)
 
 
 async def find_queues(

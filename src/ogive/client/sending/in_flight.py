@@ -2,7 +2,7 @@
 
 Source: DefaultMQProducerImpl.java, backPressureForAsyncSendNum and -Size, 5.3.
 
-In flight alone a message needs no watch: its connection sees to that.
+A message that is only in flight is not watched: its connection ends it in time.
 """
 
 import asyncio
@@ -10,46 +10,45 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import PendingSend
 from ogive.errors import OgiveError, SendFailed
 from ogive.transport.deadlines import Deadlines
 
 
-class Room:
-    """Counts messages and bytes in flight; callers that find no room wait their turn, first come
-    first served.
+class InFlightLimit:
+    """Limit of messages and bytes in flight. Callers over it wait, first come first served.
 
-    A message larger than all room still goes, alone.
+    A message larger than the whole limit still goes, alone.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
         self._max_count = max_count
         self._max_bytes = max_bytes
-        # in flight, or given to a caller who has not come back for it yet
+        # in flight, or admitted, of a caller that has not come back yet
         self._count = self._bytes = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._loop = asyncio.get_running_loop()
 
-    def has(self, size: int, before: int = 0) -> bool:
+    def admits(self, size: int, before: int = 0) -> bool:
         """Return True if a message of *size* bytes may go at once, behind *before* others, without
         passing any that wait.
         """
         return not self._waiting and self._fits(size, before)
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         self._count += 1
         self._bytes += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self._count -= 1
         self._bytes -= size
         if self._waiting:
-            self._let_in()
+            self._admit_next()
 
     async def wait(self, size: int, timeout_s: float) -> None:
-        """Take room when it is the caller's turn.
+        """Acquire when it is the caller's turn.
 
-        Raises SendFailed if that takes too long; a cancelled wait takes nothing.
+        Raises SendFailed if that takes too long; a cancelled wait acquires nothing.
         """
         turn: asyncio.Future[None] = self._loop.create_future()
         entry = (turn, size)
@@ -68,10 +67,10 @@ class Room:
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
-                self._let_in()
+                self._admit_next()
             elif not came and not turn.cancelled() and turn.exception() is None:
-                # let in, and gone in the same moment
-                self.give_back(size)
+                # admitted, and cancelled in the same moment
+                self.release(size)
 
     def close(self, error: OgiveError) -> None:
         """End every wait with *error*."""
@@ -85,43 +84,41 @@ class Room:
             self._bytes + size <= self._max_bytes or self._count == 0
         )
 
-    def _let_in(self) -> None:
+    def _admit_next(self) -> None:
         while self._waiting and self._fits(self._waiting[0][1]):
             turn, size = self._waiting.popleft()
             if not turn.done():
-                self.take(size)
+                self.acquire(size)
                 turn.set_result(None)
 
 
-class Watch:
+class DeadlineWatch:
     """Calls *expire* with the watched messages whose deadline has come."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[Outgoing]], None]
+        self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[PendingSend]], None]
     ) -> None:
         self._expire = expire
         self._deadlines = Deadlines(loop, self._due)
         self._numbers = itertools.count()
-        self._watched: dict[int, Outgoing] = {}
+        self._watched: dict[int, PendingSend] = {}
 
-    def add(self, outgoing: Outgoing) -> None:
-        """Harmless when repeated."""
-        if outgoing.number < 0:
-            outgoing.number = next(self._numbers)
-            self._watched[outgoing.number] = outgoing
-            self._deadlines.add(outgoing.number, outgoing.deadline)
+    def add(self, pending: PendingSend) -> None:
+        """Watch the message, unless it is watched."""
+        if pending.number < 0:
+            pending.number = next(self._numbers)
+            self._watched[pending.number] = pending
+            self._deadlines.add(pending.number, pending.deadline)
 
-    def drop(self, outgoing: Outgoing) -> None:
-        """It goes on, or has its outcome. Harmless for one that is not watched."""
-        self._watched.pop(outgoing.number, None)
-        outgoing.number = -1
+    def drop(self, pending: PendingSend) -> None:
+        """Stop to watch the message: it goes on, or has its outcome."""
+        self._watched.pop(pending.number, None)
+        pending.number = -1
 
     def clear(self) -> None:
         self._deadlines.clear()
 
     def _due(self, numbers: list[int]) -> None:
-        due = [
-            outgoing for number in numbers if (outgoing := self._watched.get(number)) is not None
-        ]
+        due = [pending for number in numbers if (pending := self._watched.get(number)) is not None]
         if due:
             self._expire(due)

@@ -9,7 +9,7 @@ from ogive.client.config import ProducerConfig
 from ogive.client.hooks import run_before
 from ogive.client.namespace import Namespace
 from ogive.client.routes import split_by_size
-from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.pending import PendingSend
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 from ogive.model import (
     MAX_BODY_BYTES,
@@ -34,7 +34,7 @@ def property_text(
     sharding_key: str | None,
     delay_level: int,
 ) -> str:
-    """The stored properties of a message that has none of its own.
+    """Return the stored properties of a message that has none of its own.
 
     Raises what ``Message`` raises for the same arguments.
 
@@ -75,7 +75,7 @@ def property_text(
 
 
 def message_property_text(message: Message) -> str:
-    """The stored properties of *message*, without its unique key."""
+    """Return the stored properties of *message*, without its unique key."""
     properties = dict(message.properties)
     if message.tag is not None:
         properties[PropertyName.TAGS] = message.tag
@@ -97,7 +97,7 @@ def message_property_text(message: Message) -> str:
 
 
 def with_unique_key(key: str, text: str) -> bytes:
-    """All stored properties of a message.
+    """Return all stored properties of a message.
 
     Raises MessageIllegal where a broker would refuse them.
     """
@@ -120,14 +120,14 @@ USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
 # fixed part and unique key
 _BATCH_ITEM_BYTES: Final = 22 + 42
 
-Ended = Callable[[Sequence[Message], Outgoing, SendResult | None, BaseException | None], None]
+Ended = Callable[[Sequence[Message], PendingSend, SendResult | None, BaseException | None], None]
 """Hears what became of messages that went together; of none, if nobody but the trace wants to
 know.
 """
 
 
-class Intake:
-    """Forms what is sent by one producer.
+class MessageBuilder:
+    """Builds the messages of one producer.
 
     *ended* hears every outcome, if there is one. May be used on any thread.
     """
@@ -156,8 +156,8 @@ class Intake:
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
-    ) -> Outgoing:
-        """One message. Raises InvalidOption, MessageIllegal, TypeError."""
+    ) -> PendingSend:
+        """Build one message. Raises InvalidOption, MessageIllegal, TypeError."""
         _check_arguments(sharding_key, queue)
         hooks = self._config.hooks
         message, flag, unusual_level = None, 0, 0
@@ -206,11 +206,11 @@ class Intake:
             packed, bits = compress(body, self._config.compression, self._config.compress_level)
             if len(packed) < len(body):
                 body, sys_flag = packed, bits
-        outgoing = Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
-        outgoing.unusual_level = unusual_level
+        pending = PendingSend(topic, body, text, sharding_key, queue, sys_flag, flag)
+        pending.unusual_level = unusual_level
         if self._ended is not None:
-            outgoing.on_end = partial(self._ended, () if message is None else (message,))
-        return outgoing
+            pending.on_end = partial(self._ended, () if message is None else (message,))
+        return pending
 
     def batches(
         self,
@@ -219,8 +219,8 @@ class Intake:
         tag: str | None,
         sharding_key: str | None,
         queue: MessageQueue | None,
-    ) -> Iterator[tuple[Sequence[int], Outgoing]]:
-        """Messages in as few requests as can be; with each the places of its messages.
+    ) -> Iterator[tuple[Sequence[int], PendingSend]]:
+        """Build as few requests as possible; yield each with the indexes of its messages.
 
         Raises InvalidOption, MessageIllegal, TypeError.
 
@@ -245,14 +245,16 @@ class Intake:
         for indexes in _shared(topic, items, queue, self._config.max_batch_bytes):
             rows = [items[i] for i in indexes]
             batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
-            outgoing = Outgoing(wire_topic, b"", "", rows[0].sharding_key, wire_queue, batch=batch)
-            outgoing.size += sum(_batch_item_bytes(m) for m in rows)
+            pending = PendingSend(
+                wire_topic, b"", "", rows[0].sharding_key, wire_queue, batch=batch
+            )
+            pending.size += sum(_batch_item_bytes(m) for m in rows)
             if self._ended is not None:
-                outgoing.on_end = partial(self._ended, rows)
-            yield indexes, outgoing
+                pending.on_end = partial(self._ended, rows)
+            yield indexes, pending
 
     def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
-        """The names that brokers know. Raises InvalidOption, TypeError."""
+        """Return the names that brokers know. Raises InvalidOption, TypeError."""
         if queue is not None and not isinstance(queue, MessageQueue):
             raise TypeError(
                 "queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', "
@@ -265,7 +267,7 @@ class Intake:
         ), None if queue is None else self._namespace.wrap_queue(queue)
 
     def _raw(self, body: Any) -> bytes:
-        """*body* as bytes.
+        """Return *body* as bytes.
 
         Raises what the serializer raises, and TypeError if it returns no bytes.
         """
@@ -279,10 +281,7 @@ class Intake:
 
 
 def _check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> None:
-    """Raises InvalidOption for what would be taken without a word, and do something else.
-
-    A Message is sent as it is: it may be a copy.
-    """
+    """Raise InvalidOption for arguments that contradict each other."""
     if sharding_key is not None and queue is not None:
         raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
 
@@ -290,8 +289,9 @@ def _check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> No
 def _shared(
     topic: str, items: Sequence[Message], queue: MessageQueue | None, max_bytes: int
 ) -> Iterator[Sequence[int]]:
-    """Indexes of the messages of each request: same queue or same sharding key's hash, at most the
-    size limit, in order.
+    """Yield the indexes of the messages of each request, in order.
+
+    They have the same queue or the same hash of a sharding key, and at most *max_bytes*.
     """
     groups: dict[int | None, list[int]] = {}
     for i, message in enumerate(items):
@@ -331,7 +331,7 @@ def _as_message(
     deliver_at: datetime | None,
     delay_s: float | None,
 ) -> Message:
-    """The message that the arguments of a send describe.
+    """Return the message that the arguments of a send describe.
 
     Raises InvalidOption, MessageIllegal, TypeError.
     """

@@ -50,11 +50,11 @@ class Result(Protocol):
 Answer = RemotingCommand | TransportError
 """Result of a request: the broker's answer, or an error without one."""
 
-OnEnd = Callable[["Outgoing", SendResult | None, BaseException | None], None]
+OnEnd = Callable[["PendingSend", SendResult | None, BaseException | None], None]
 """Hears the outcome of a message: the result, or the error. Runs on the loop; must not raise."""
 
 
-class Outgoing:
+class PendingSend:
     """One message, or one batch, from its acceptance to its outcome.
 
     *pinned* ones must keep their order on their queue.
@@ -161,25 +161,25 @@ class Lane:
     """
 
     __slots__ = (
+        "accumulator",
         "address",
         "avoid_until",
         "backlog",
         "broker_name",
         "connection",
         "down",
-        "merger",
         "opening",
         "stalled",
     )
 
     # takes the messages that may go to any queue
-    merger: "Sender"
+    accumulator: "Sender"
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
         self.address = ""
         self.connection: Connection | None = None
-        self.backlog: deque[Outgoing] = deque()
+        self.backlog: deque[PendingSend] = deque()
         # a set that keeps its order
         self.stalled: dict[Pump, None] = {}
         self.opening = False
@@ -189,13 +189,13 @@ class Lane:
         self.avoid_until = 0.0
 
     def note(self, latency_s: float, now: float) -> None:
-        """Remember how long an answer took. What was noted before is not shortened."""
+        """Record the time of an answer. A longer avoidance that was recorded before stays."""
         pause = avoidance_s(latency_s)
         if pause:
             self.avoid_until = max(self.avoid_until, now + pause)
 
     def ready(self) -> Connection | None:
-        """The connection, if it is open and nothing waits to go first."""
+        """Return the connection, if it is open and nothing waits to be sent first."""
         connection = self.connection
         return (
             None
@@ -209,20 +209,20 @@ class Lane:
 
 
 class Sender(Protocol):
-    """The part of a merger that its publisher needs."""
+    """Accumulator, as its lane needs it."""
 
-    def send(self, topic: "PendingTopic", outgoing: Outgoing, connection: Connection) -> None: ...
+    def send(self, topic: "PendingTopic", pending: PendingSend, connection: Connection) -> None: ...
     def drop_finished(self) -> None: ...
 
 
 class Pump(Protocol):
-    """The part of an ordered queue that its lane needs."""
+    """Ordered queue, as its lane needs it."""
 
     @property
     def idle(self) -> bool: ...
     def pump(self) -> None: ...
     def drop_finished(self) -> None: ...
-    def put(self, outgoing: Outgoing) -> None: ...
+    def put(self, pending: PendingSend) -> None: ...
 
 
 class Target:
@@ -242,7 +242,7 @@ class Target:
 
     @property
     def idle(self) -> bool:
-        """Nothing that must keep its order waits here or is in flight."""
+        """Return True if nothing that must keep its order waits here or is in flight."""
         return self.ordered is None or self.ordered.idle
 
 
@@ -260,16 +260,13 @@ class PendingTopic:
         self.targets: list[Target] | None = None
         self.by_queue: dict[MessageQueue, Target] = {}
         self.left: dict[MessageQueue, Target] = {}
-        self.backlog: deque[Outgoing] = deque()
+        self.backlog: deque[PendingSend] = deque()
         # round robin begins anywhere: many producers must not begin with the same queue
         self.next = time.monotonic_ns() & 0xFFFF
         self.resolving = False
 
     def take_turn(self) -> int:
-        """Whose turn it is, round robin, modulo the number of targets.
-
-        From any thread: at worst two get the same.
-        """
+        """Return the next number, whose remainder chooses the target: round robin."""
         turn = self.next
         self.next = turn + 1
         return turn
@@ -290,92 +287,90 @@ class PendingTopic:
 class Publishing(Protocol):
     """The publisher, as the stages that a message passes use it."""
 
-    def place(self, outgoing: Outgoing) -> None:
+    def place(self, pending: PendingSend) -> None:
         """Choose a queue, or another one."""
 
-    def place_in(self, topic: PendingTopic, outgoing: Outgoing) -> None:
+    def place_in(self, topic: PendingTopic, pending: PendingSend) -> None:
         """Choose one of the topic's queues, which are known."""
 
-    def send(self, outgoing: Outgoing, connection: Connection) -> None:
+    def send(self, pending: PendingSend, connection: Connection) -> None:
         """Send it to the queue that was chosen."""
 
-    def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
+    def stored(self, pending: PendingSend, target: Target, result: SendResult) -> None:
         """Take the answer to a try, which stored a message that needs no order."""
 
-    def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
+    def attempt_failed(self, pending: PendingSend, error: OgiveError) -> None:
         """Try a message that needs no order again, or end it."""
 
-    def note_failure(self, outgoing: Outgoing, error: OgiveError) -> bool:
+    def note_failure(self, pending: PendingSend, error: OgiveError) -> bool:
         """Record a failed try. Return True if another one is allowed."""
 
     async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
         """Pause, and refresh the route where the error asks for it."""
 
-    def succeed(self, outgoing: Outgoing, result: SendResult) -> None: ...
+    def succeed(self, pending: PendingSend, result: SendResult) -> None: ...
 
-    def fail(self, outgoing: Outgoing) -> None:
+    def fail(self, pending: PendingSend) -> None:
         """End it with the error that its tries amount to."""
 
-    def end(self, outgoing: Outgoing, error: OgiveError) -> None: ...
+    def end(self, pending: PendingSend, error: OgiveError) -> None: ...
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
 
 
 def is_refusal(error: OgiveError) -> bool:
-    """The broker does not want what the request carries, and no other one would."""
+    """Return True if the broker refuses what the request carries, as any other one would."""
     return isinstance(error, BrokerError) and not error.retry_other_broker
 
 
 def is_final(error: OgiveError) -> bool:
-    """No other try can end otherwise."""
+    """Return True if another try would fail, too."""
     return isinstance(error, ProtocolError) or is_refusal(error)
 
 
-def may_try_again(outgoing: Outgoing, error: OgiveError, retries: int, now: float) -> bool:
+def may_try_again(pending: PendingSend, error: OgiveError, retries: int, now: float) -> bool:
     """Return True if the message, whose last try ended with *error*, has another try.
 
     A busy broker is asked as long as the budget lasts.
     """
-    allowed = retries > 0 if isinstance(error, BrokerBusy) else outgoing.tries <= retries
-    return allowed and now < outgoing.deadline
+    allowed = retries > 0 if isinstance(error, BrokerBusy) else pending.tries <= retries
+    return allowed and now < pending.deadline
 
 
-def outcome_of(outgoing: Outgoing, now: float, name_servers: object) -> OgiveError:
-    """The error that says what happened to a message that is not stored, or perhaps not; all its
+def outcome_of(pending: PendingSend, now: float, name_servers: object) -> OgiveError:
+    """Return the error of a message that is not stored, or perhaps not; it reports all its
     tries together.
     """
-    error = outgoing.error
-    if isinstance(error, ProtocolError) or (
-        outgoing.tries == 0 and isinstance(error, NoNameServer)
-    ):
+    error = pending.error
+    if isinstance(error, ProtocolError) or (pending.tries == 0 and isinstance(error, NoNameServer)):
         return error
-    waited = f"within {now - outgoing.started:.1f} s"
-    tried = sorted(outgoing.tried or ())
+    waited = f"within {now - pending.started:.1f} s"
+    tried = sorted(pending.tried or ())
     tries = (
-        f"{_counted(outgoing.tries, 'try', 'tries')} on {_counted(len(tried), 'broker', 'brokers')}"
+        f"{_counted(pending.tries, 'try', 'tries')} on {_counted(len(tried), 'broker', 'brokers')}"
     )
-    if outgoing.unknown:
+    if pending.unknown:
         return SendTimeout(
             f"no answer from {', '.join(tried)} {waited} after {tries}: {error}. "
-            f"{unknown_outcome(outgoing)}"
+            f"{unknown_outcome(pending)}"
         )
-    if outgoing.tries == 0:
+    if pending.tries == 0:
         return SendFailed(
-            f"message for {outgoing.topic} was not sent {waited}: "
+            f"message for {pending.topic} was not sent {waited}: "
             f"{error or f'no name server answered at {name_servers}'}"
         )
-    if isinstance(error, BrokerError) and (outgoing.tries == 1 or is_refusal(error)):
+    if isinstance(error, BrokerError) and (pending.tries == 1 or is_refusal(error)):
         return error
     failed = SendFailed(
-        f"message for {outgoing.topic} was not stored after {tries} {waited}; at last: {error}"
+        f"message for {pending.topic} was not stored after {tries} {waited}; at last: {error}"
     )
     failed.__cause__ = error
     return failed
 
 
-def unknown_outcome(outgoing: Outgoing) -> str:
+def unknown_outcome(pending: PendingSend) -> str:
     """Say that nobody knows whether the message is stored. Name its id, the first of a batch."""
-    key = outgoing.key.partition(",")[0]
+    key = pending.key.partition(",")[0]
     return f"The message may or may not be stored{f': its id is {key}' if key else ''}."
 
 

@@ -1,5 +1,4 @@
-"""The engine under the producer: where each message goes, in which order, and what happens when an
-attempt fails.
+"""The producer's one engine: the place and the order of each message, and its retries.
 
 Behaviour
 - Messages that may go anywhere leave at once while little is on its way, and together beyond that,
@@ -33,16 +32,16 @@ from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import publish_queues
-from ogive.client.sending.accumulator import Merger, OrderedQueue, form
+from ogive.client.sending.accumulator import Accumulator, OrderedQueue, seal
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.delay_levels import LevelCheck
 from ogive.client.sending.destinations import Destinations, Resolver, pinned_target
-from ogive.client.sending.in_flight import Room, Watch
+from ogive.client.sending.in_flight import DeadlineWatch, InFlightLimit
 from ogive.client.sending.message_builder import with_unique_key
 from ogive.client.sending.pending import (
     FAILED_S,
     Lane,
-    Outgoing,
+    PendingSend,
     PendingTopic,
     Target,
     is_final,
@@ -72,15 +71,15 @@ CLOSED_MEANWHILE: Final = "the producer was closed before the message had an out
 
 
 class Publisher:
-    """Takes Outgoing messages and sees to it that each gets exactly one outcome."""
+    """Gives each message that it accepts exactly one outcome."""
 
     def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
         self.client = client
         self.config = config
         self._loop = asyncio.get_running_loop()
         self._keys = UniqueKeys()
-        self._room = Room(config.max_in_flight, config.max_in_flight_bytes)
-        self._watch = Watch(self._loop, self._expire)
+        self._limit = InFlightLimit(config.max_in_flight, config.max_in_flight_bytes)
+        self._watch = DeadlineWatch(self._loop, self._expire)
         self.destinations = Destinations(self._loop, self._make_lane, self._make_target)
         self._topics = self.destinations.topics
         self._resolver = Resolver(
@@ -91,14 +90,14 @@ class Publisher:
         self._levels = LevelCheck(client, config.default_topic_queues)
         self._connector = Connector(client, patience_s, self.destinations, self._watch, self)
         # without an outcome
-        self._under_way: set[Outgoing] = set()
-        self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
+        self._under_way: set[PendingSend] = set()
+        self._flushes: list[tuple[set[PendingSend], asyncio.Future[None]]] = []
         self._closed = False
         client.routes.on_change.append(self._route_changed)
 
     def _make_lane(self, broker_name: str) -> Lane:
         lane = Lane(broker_name)
-        lane.merger = Merger(lane, self.config, self._watch, self)
+        lane.accumulator = Accumulator(lane, self.config, self._watch, self)
         return lane
 
     def _make_target(self, queue: MessageQueue, lane: Lane, sent: int) -> Target:
@@ -122,137 +121,137 @@ class Publisher:
 
     @property
     def in_flight(self) -> int:
-        """Messages accepted and without an outcome. Any thread may look."""
+        """Return the number of accepted messages without an outcome. Any thread may ask."""
         return len(self._under_way)
 
     def has_room(self, size: int, before: int = 0) -> bool:
         """Return True if a message of *size* bytes may be accepted at once, behind *before* others,
         without passing any that wait.
         """
-        return self._room.has(size, before)
+        return self._limit.admits(size, before)
 
-    async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
+    async def accept(self, pending: PendingSend, timeout_s: float) -> None:
         """Wait for room, then take the message.
 
         Raises SendFailed if there is no room in time, and InvalidOption for a delay level that the
         topic's brokers do not have. A cancelled wait sends nothing.
         """
-        if outgoing.unusual_level:
-            timeout_s = await self._check_level(outgoing, timeout_s)
-        if self._room.has(outgoing.size):
-            self.take(outgoing, timeout_s)
+        if pending.unusual_level:
+            timeout_s = await self._check_level(pending, timeout_s)
+        if self._limit.admits(pending.size):
+            self.take(pending, timeout_s)
             return
         started = self._loop.time()
         try:
-            await self._room.wait(outgoing.size, timeout_s)
+            await self._limit.wait(pending.size, timeout_s)
         except BaseException as exc:
-            if outgoing.on_end is not None:
-                outgoing.on_end(outgoing, None, exc)
+            if pending.on_end is not None:
+                pending.on_end(pending, None, exc)
             raise
-        self._begin(outgoing, timeout_s - (self._loop.time() - started))
+        self._begin(pending, timeout_s - (self._loop.time() - started))
 
-    async def _check_level(self, outgoing: Outgoing, timeout_s: float) -> float:
+    async def _check_level(self, pending: PendingSend, timeout_s: float) -> float:
         """Check the delay level, and return the time that is left."""
         started = self._loop.time()
         try:
-            await self._levels.check(outgoing, timeout_s)
+            await self._levels.check(pending, timeout_s)
         except BaseException as exc:
-            if outgoing.on_end is not None:
-                outgoing.on_end(outgoing, None, exc)
+            if pending.on_end is not None:
+                pending.on_end(pending, None, exc)
             raise
         return max(0.0, timeout_s - (self._loop.time() - started))
 
-    def take(self, outgoing: Outgoing, timeout_s: float) -> None:
-        """Accept without asking for room. What is not raised here ends in the message's future.
+    def take(self, pending: PendingSend, timeout_s: float) -> None:
+        """Accept over the limit, too. What is not raised here ends in the message's future.
 
         Raises MessageIllegal for properties that no broker takes, IllegalStateError after the end.
         """
-        self._room.take(outgoing.size)
-        self._begin(outgoing, timeout_s)
+        self._limit.acquire(pending.size)
+        self._begin(pending, timeout_s)
 
-    def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
+    def _begin(self, pending: PendingSend, timeout_s: float) -> None:
         try:
             if self._closed:
                 raise IllegalStateError("the producer is closed: make a new one")
-            form(
-                outgoing, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches
-            )
-            self._under_way.add(outgoing)
-            self.place(outgoing)
+            seal(pending, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches)
+            self._under_way.add(pending)
+            self.place(pending)
         except BaseException as exc:
-            self._finish(outgoing, None, exc)
+            self._finish(pending, None, exc)
             raise
 
     # --- placing ----------------------------------------------------------------------------------
 
-    def place(self, outgoing: Outgoing) -> None:
+    def place(self, pending: PendingSend) -> None:
         """Give the message a queue, as soon as its topic has any."""
-        topic = self._topics.get(outgoing.topic) or self.destinations.add_topic(outgoing.topic)
+        topic = self._topics.get(pending.topic) or self.destinations.add_topic(pending.topic)
         if topic.targets is None or topic.backlog:
-            self._resolver.park(topic, outgoing)
+            self._resolver.park(topic, pending)
         else:
-            self.place_in(topic, outgoing)
+            self.place_in(topic, pending)
 
-    def place_in(self, topic: PendingTopic, outgoing: Outgoing, avoid: Lane | None = None) -> None:
+    def place_in(
+        self, topic: PendingTopic, pending: PendingSend, avoid: Lane | None = None
+    ) -> None:
         """Give the message one of the topic's queues, which are known, and send it if the way is
         free.
         """
-        if outgoing.pinned:
-            self._place_in_order(topic, outgoing)
+        if pending.pinned:
+            self._place_in_order(topic, pending)
             return
-        outgoing.target = target = self.destinations.next_target(topic, avoid)
+        pending.target = target = self.destinations.next_target(topic, avoid)
         lane = target.lane
         connection = lane.ready()
         if connection is None:
-            self._connector.park(lane, outgoing)
+            self._connector.park(lane, pending)
         else:
-            lane.merger.send(topic, outgoing, connection)
+            lane.accumulator.send(topic, pending, connection)
 
-    def _place_in_order(self, topic: PendingTopic, outgoing: Outgoing) -> None:
-        outgoing.target = target = pinned_target(topic, outgoing)
+    def _place_in_order(self, topic: PendingTopic, pending: PendingSend) -> None:
+        pending.target = target = pinned_target(topic, pending)
         if target is None:
-            self.end(outgoing, _no_such_queue(topic, outgoing))
+            self.end(pending, _no_such_queue(topic, pending))
             return
         # until its outcome: it may wait behind others
-        self._watch.add(outgoing)
+        self._watch.add(pending)
         if target.ordered is None:
             target.ordered = OrderedQueue(target, self.config, self._connector, self)
-        target.ordered.put(outgoing)
+        target.ordered.put(pending)
 
-    def send(self, outgoing: Outgoing, connection: Connection) -> None:
+    def send(self, pending: PendingSend, connection: Connection) -> None:
         """Send a message that needs no order to the queue that it has."""
-        assert outgoing.target is not None
-        topic = self._topics.get(outgoing.topic) or self.destinations.add_topic(outgoing.topic)
-        outgoing.target.lane.merger.send(topic, outgoing, connection)
+        assert pending.target is not None
+        topic = self._topics.get(pending.topic) or self.destinations.add_topic(pending.topic)
+        pending.target.lane.accumulator.send(topic, pending, connection)
 
-    async def send_oneway(self, outgoing: Outgoing, timeout_s: float) -> None:
+    async def send_oneway(self, pending: PendingSend, timeout_s: float) -> None:
         """Hand the message to a connection, and ask for no answer.
 
         Raises only what happens before that.
         """
         now_ms = int(time.time() * 1000)
-        properties = with_unique_key(self._keys.next(now_ms), outgoing.text)
-        topic = self._topics.get(outgoing.topic) or self.destinations.add_topic(outgoing.topic)
+        properties = with_unique_key(self._keys.next(now_ms), pending.text)
+        topic = self._topics.get(pending.topic) or self.destinations.add_topic(pending.topic)
         try:
             async with asyncio.timeout(timeout_s):
                 if topic.targets is None:
                     await self._resolver.find(topic, timeout_s)
-                if outgoing.unusual_level:
-                    await self._levels.check(outgoing, timeout_s)
+                if pending.unusual_level:
+                    await self._levels.check(pending, timeout_s)
                 target = (
-                    pinned_target(topic, outgoing)
-                    if outgoing.pinned
+                    pinned_target(topic, pending)
+                    if pending.pinned
                     else self.destinations.next_target(topic)
                 )
                 if target is None:
-                    raise _no_such_queue(topic, outgoing)
+                    raise _no_such_queue(topic, pending)
                 connection = await self.client.pool.get(
                     self.client.routes.broker_address(target.queue.broker_name)
                 )
                 await connection.drain()
         except TimeoutError:
             raise SendFailed(
-                f"message for {outgoing.topic} was not sent within {timeout_s:.1f} s"
+                f"message for {pending.topic} was not sent within {timeout_s:.1f} s"
             ) from None
         opaque = connection.next_opaque()
         connection.write(
@@ -260,71 +259,69 @@ class Publisher:
                 opaque,
                 now_ms,
                 properties,
-                outgoing.body,
-                outgoing.sys_flag,
-                outgoing.flag,
+                pending.body,
+                pending.sys_flag,
+                pending.flag,
                 oneway=True,
             )
         )
 
     # --- after a try ------------------------------------------------------------------------------
 
-    def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
-        """An attempt has stored the message."""
+    def stored(self, pending: PendingSend, target: Target, result: SendResult) -> None:
+        """Take the answer to a try, which stored a message that needs no order."""
         if self.config.avoid_slow_brokers:
             now = self._loop.time()
-            target.lane.note(now - outgoing.sent_at, now)
+            target.lane.note(now - pending.sent_at, now)
         if (
             result.status is not SendStatus.SEND_OK
             and self.config.retry_when_not_stored_ok
-            and not outgoing.once
+            and not pending.once
         ):
-            outgoing.result = result
+            pending.result = result
             self.attempt_failed(
-                outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}")
+                pending, SendFailed(f"{target.lane.address} answered {result.status.name}")
             )
             return
-        self.succeed(outgoing, result)
+        self.succeed(pending, result)
 
-    def note_failure(self, outgoing: Outgoing, error: OgiveError) -> bool:
-        """Remember a failed attempt; True if another one is allowed."""
-        lane = outgoing.target.lane if outgoing.target is not None else None
-        outgoing.error = error
-        outgoing.unknown = outgoing.unknown or error.outcome_unknown
-        outgoing.tried = (outgoing.tried or set()) | (
+    def note_failure(self, pending: PendingSend, error: OgiveError) -> bool:
+        """Record a failed try. Return True if another one is allowed."""
+        lane = pending.target.lane if pending.target is not None else None
+        pending.error = error
+        pending.unknown = pending.unknown or error.outcome_unknown
+        pending.tried = (pending.tried or set()) | (
             {f"{lane.broker_name} ({lane.address})"} if lane is not None else set()
         )
-        if is_final(error) or (outgoing.once and error.outcome_unknown):
+        if is_final(error) or (pending.once and error.outcome_unknown):
             return False
         now = self._loop.time()
         if lane is not None and self.config.avoid_slow_brokers:
             lane.note(FAILED_S, now)
-        return may_try_again(outgoing, error, self.config.retries, now)
+        return may_try_again(pending, error, self.config.retries, now)
 
-    def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
-        """Retry a message that needs no order, or end it."""
-        if self.note_failure(outgoing, error) and not outgoing.finished:
-            self._watch.add(outgoing)
-            self.spawn(self._try_again(outgoing, error), "send again")
+    def attempt_failed(self, pending: PendingSend, error: OgiveError) -> None:
+        """Try a message that needs no order again, or end it."""
+        if self.note_failure(pending, error) and not pending.finished:
+            self._watch.add(pending)
+            self.spawn(self._try_again(pending, error), "send again")
         else:
-            self.fail(outgoing)
+            self.fail(pending)
 
-    async def _try_again(self, outgoing: Outgoing, error: OgiveError) -> None:
-        """On another broker at once, on the same one after a pause."""
-        previous = outgoing.target
-        topic = self._topics.get(outgoing.topic)
+    async def _try_again(self, pending: PendingSend, error: OgiveError) -> None:
+        """Try another broker at once, the same one after a pause."""
+        previous = pending.target
+        topic = self._topics.get(pending.topic)
         lanes = {id(target.lane) for target in topic.targets or ()} if topic is not None else set()
-        if outgoing.tries >= len(lanes) or error.refresh_route:
-            await self.before_next_try(
-                outgoing.topic, error, max(1, outgoing.tries - len(lanes) + 1)
-            )
-        self._watch.drop(outgoing)
-        if outgoing.finished:
+        if pending.tries >= len(lanes) or error.refresh_route:
+            await self.before_next_try(pending.topic, error, max(1, pending.tries - len(lanes) + 1))
+        self._watch.drop(pending)
+        if pending.finished:
             return
         if topic is None or topic.targets is None or previous is None:
-            self.fail(outgoing)
+            self.fail(pending)
         else:
-            self.place_in(topic, outgoing, avoid=previous.lane)
+            self.place_in(topic, pending, avoid=previous.lane)
 
     async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
         """Pause, and refresh the route where the error asks for it."""
@@ -339,57 +336,57 @@ class Publisher:
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return self.client.spawn(work, name)
 
-    def _expire(self, due: list[Outgoing]) -> None:
-        """The time of these messages is up, whether they were sent or not."""
-        for outgoing in due:
-            target = outgoing.target
-            if outgoing.on_way and target is not None:
-                waited = self._loop.time() - outgoing.started
+    def _expire(self, due: list[PendingSend]) -> None:
+        """End the messages whose time is up, whether they were sent or not."""
+        for pending in due:
+            target = pending.target
+            if pending.on_way and target is not None:
+                waited = self._loop.time() - pending.started
                 self.note_failure(
-                    outgoing,
+                    pending,
                     RequestTimeout(f"no answer from {target.lane.address} within {waited:.1f} s"),
                 )
-            elif target is not None and outgoing.error is None:
-                outgoing.error = target.lane.down or _held_up(target)
-            self.fail(outgoing)
+            elif target is not None and pending.error is None:
+                pending.error = target.lane.down or _held_up(target)
+            self.fail(pending)
         self.destinations.drop_finished()
 
     # --- the outcome ------------------------------------------------------------------------------
 
-    def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
+    def succeed(self, pending: PendingSend, result: SendResult) -> None:
         if self.client.namespace:
             result = replace(result, queue=self.client.namespace.strip_queue(result.queue))
-        self._finish(outgoing, result, None)
-        if not outgoing.future.done():
-            outgoing.future.set_result(result)
+        self._finish(pending, result, None)
+        if not pending.future.done():
+            pending.future.set_result(result)
 
-    def fail(self, outgoing: Outgoing) -> None:
-        """End it with the result of its attempts: an error, unless one of them stored it."""
-        if outgoing.result is not None:
-            self.succeed(outgoing, outgoing.result)
+    def fail(self, pending: PendingSend) -> None:
+        """End it with the result of its tries: an error, unless one of them stored it."""
+        if pending.result is not None:
+            self.succeed(pending, pending.result)
         else:
-            self.end(outgoing, outcome_of(outgoing, self._loop.time(), self.client.name_servers))
+            self.end(pending, outcome_of(pending, self._loop.time(), self.client.name_servers))
 
-    def end(self, outgoing: Outgoing, error: OgiveError) -> None:
-        self._finish(outgoing, None, error)
-        if not outgoing.future.done():
-            outgoing.future.set_exception(error)
+    def end(self, pending: PendingSend, error: OgiveError) -> None:
+        self._finish(pending, None, error)
+        if not pending.future.done():
+            pending.future.set_exception(error)
 
     def _finish(
-        self, outgoing: Outgoing, result: SendResult | None, error: BaseException | None
+        self, pending: PendingSend, result: SendResult | None, error: BaseException | None
     ) -> None:
-        """Give back what the message holds, once. Its future is its caller's to set."""
-        if outgoing.finished:
+        """Release what the message holds, once. The caller sets its future."""
+        if pending.finished:
             return
-        outgoing.finished = True
-        if outgoing.on_end is not None:
-            outgoing.on_end(outgoing, result, error)
-        if outgoing.number >= 0:
-            self._watch.drop(outgoing)
-        self._under_way.discard(outgoing)
-        self._room.give_back(outgoing.size)
+        pending.finished = True
+        if pending.on_end is not None:
+            pending.on_end(pending, result, error)
+        if pending.number >= 0:
+            self._watch.drop(pending)
+        self._under_way.discard(pending)
+        self._limit.release(pending.size)
         for waiting, flushed in self._flushes:
-            waiting.discard(outgoing)
+            waiting.discard(pending)
             if not waiting and not flushed.done():
                 flushed.set_result(None)
 
@@ -401,7 +398,7 @@ class Publisher:
         waiting = set(self._under_way)
         if not waiting:
             return
-        latest = max(outgoing.deadline for outgoing in waiting)
+        latest = max(pending.deadline for pending in waiting)
         entry = (waiting, self._loop.create_future())
         self._flushes.append(entry)
         try:
@@ -416,19 +413,19 @@ class Publisher:
         self._connector.close()
         self._watch.clear()
         closed = IllegalStateError(CLOSED_MEANWHILE)
-        self._room.close(closed)
-        for outgoing in list(self._under_way):
-            self.end(outgoing, closed)
+        self._limit.close(closed)
+        for pending in list(self._under_way):
+            self.end(pending, closed)
 
 
 def _held_up(target: Target) -> OgiveError:
-    """Why a message for *target* has not left."""
+    """Return the reason why a message for *target* was not sent yet."""
     if target.lane.ready() is None:
         return ConnectError(f"no connection to {target.lane.address} yet", target.lane.address)
     return RequestTimeout(f"messages before it on {target.queue} took all of it")
 
 
-def _no_such_queue(topic: PendingTopic, outgoing: Outgoing) -> NoRoute:
+def _no_such_queue(topic: PendingTopic, pending: PendingSend) -> NoRoute:
     last: dict[str, int] = {}
     for queue in sorted(topic.by_queue):
         last[queue.broker_name] = queue.queue_id
@@ -436,5 +433,5 @@ def _no_such_queue(topic: PendingTopic, outgoing: Outgoing) -> NoRoute:
         f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items()
     )
     return NoRoute(
-        f"queue {outgoing.queue} is none that {topic.name} may be written to; there are {there}"
+        f"queue {pending.queue} is none that {topic.name} may be written to; there are {there}"
     )

@@ -12,7 +12,7 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfi
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import OneShot, Portal
 from ogive.client.producer import B
-from ogive.client.sending.pending import Outgoing, unknown_outcome
+from ogive.client.sending.pending import PendingSend, unknown_outcome
 from ogive.client.sync.facade import Facade, OnlyWith
 from ogive.client.sync.submit_future import Completions, SubmitFuture
 from ogive.client.transaction import Check
@@ -104,7 +104,7 @@ class Producer(Facade, Generic[B]):
         Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute,
         NoNameServer, and BrokerErrors such as MessageIllegal. A cancelled send may still arrive.
         """
-        outgoing = self._prepare(
+        pending = self._prepare(
             topic,
             body,
             tag,
@@ -118,13 +118,13 @@ class Producer(Facade, Generic[B]):
         )
         # OneShot[SendResult]() would take 2 us
         sent: OneShot[SendResult] = OneShot()
-        outgoing.future = sent
-        self._submit(outgoing, self._producer.budget_s(timeout_s))
+        pending.future = sent
+        self._submit(pending, self._producer.budget_s(timeout_s))
         try:
             sent.wait()
         except BaseException as exc:
             # Ctrl-C, or what the handler of another signal raises
-            exc.add_note(unknown_outcome(outgoing))
+            exc.add_note(unknown_outcome(pending))
             raise
         return sent.result()
 
@@ -149,7 +149,7 @@ class Producer(Facade, Generic[B]):
         Messages of one queue are stored in the order in which they were submitted. A failure that
         is never looked at is logged.
         """
-        outgoing = self._prepare(
+        pending = self._prepare(
             topic,
             body,
             tag,
@@ -162,8 +162,8 @@ class Producer(Facade, Generic[B]):
             delay_s,
         )
         future: SubmitFuture[SendResult] = SubmitFuture(self._completions)
-        outgoing.future = future
-        self._submit(outgoing, self._producer.budget_s(timeout_s))
+        pending.future = future
+        self._submit(pending, self._producer.budget_s(timeout_s))
         return future
 
     def send_oneway(
@@ -317,11 +317,11 @@ class Producer(Facade, Generic[B]):
         delay_level: int,
         deliver_at: datetime | None,
         delay_s: float | None,
-    ) -> Outgoing:
+    ) -> PendingSend:
         self._live().check()
         # raises where nothing can be sent
         _ = self._producer.publisher
-        return self._producer.intake.message(
+        return self._producer.builder.message(
             topic,
             body,
             tag,
@@ -334,18 +334,18 @@ class Producer(Facade, Generic[B]):
             delay_s,
         )
 
-    def _submit(self, outgoing: Outgoing, budget: float) -> None:
+    def _submit(self, pending: PendingSend, budget: float) -> None:
         portal, publisher = self._live(), self._producer.publisher
-        if outgoing.unusual_level:
-            portal.call(publisher.accept(outgoing, budget))
+        if pending.unusual_level:
+            portal.call(publisher.accept(pending, budget))
         elif (
             (posted := portal.posted) < MAX_POSTED
-            and outgoing.size < POSTED_BYTES
-            and publisher.has_room(outgoing.size, posted)
+            and pending.size < POSTED_BYTES
+            and publisher.has_room(pending.size, posted)
         ):
-            portal.post(publisher.take, outgoing, budget, waiter=outgoing.future)
+            portal.post(publisher.take, pending, budget, waiter=pending.future)
         else:
-            portal.call(publisher.accept(outgoing, budget))
+            portal.call(publisher.accept(pending, budget))
 
 
 @explains
