@@ -1,4 +1,4 @@
-"""Tells in the log who administered a server: one line for each change that was carried out.
+"""Audit log: who administered a server, one line for each change that was carried out.
 
 A line says who (the user where there is access control, and the address), where, what was done to
 what, and the settings that are not what they were. One that was answered with an error is told
@@ -72,7 +72,7 @@ def named(**fields: str) -> Callable[[RemotingCommand], About]:
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:
-    """*user*: None where nobody has to say who it is."""
+    """Client of a request. *user* is None if no user is required."""
 
     user: str | None
     address: str
@@ -114,7 +114,9 @@ class AuditEntry(Generic[Ctx]):
         )
 
     def tell(self, code: int) -> None:
-        """Log the change, unless *code*, that of the answer, says that it was refused."""
+        """Log the change. *code* is that of the answer: a change that was refused and is not in
+        effect is not logged.
+        """
         try:
             self._tell(code)
         except Exception:
@@ -208,7 +210,7 @@ def _json_value(value: object) -> str | int | float | bool | None:
 def _told(
     changes: Mapping[str, tuple[str | None, str | None]], total: int, *, was: bool, remains: bool
 ) -> str:
-    """*changes*, by name: what was, and what is; None for what was, or is, not there.
+    """Describe *changes* by name, from what was to what is, None for nothing.
 
     There are *total* of them.
     """

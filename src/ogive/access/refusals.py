@@ -42,7 +42,7 @@ class _More:
 
 
 class Refusals:
-    """Logs the first refusal of a user at an address for a reason at once.
+    """Log of refusals: the first of a user at an address for a reason at once.
 
     Equal ones are counted, and logged once a minute. Servers that share their users share this.
     Event-loop only. ``tell`` must be called from time to time.

@@ -45,7 +45,7 @@ _INTERNAL: Final = User(username=INTERNAL_NAME, user_type=SUPER, status=ENABLED)
 
 
 class AccessTable:
-    """Event-loop only.
+    """Users and policies, with their file. Event-loop only.
 
     A change is on stable storage before it counts. *version* grows with each.
     """

@@ -22,7 +22,7 @@ LOST_KEPT_S: Final = 24 * 3600.0
 
 
 class RegistrationRefused(OgiveError):
-    """The broker is not taken in; nothing was changed."""
+    """Error for a broker that is not registered; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,8 +97,8 @@ def own_session(
     say: Callable[[str], None],
     ready: Callable[[SparkSession], None],
 ) -> Iterator[tuple[SparkSession, Stop]]:
-    """A quiet session for what is inside, and the stop that Ctrl-C and SIGTERM ask for; *ready* is
-    called at the end of its start.
+    """Run what is inside in a quiet session, with the stop that Ctrl-C and SIGTERM ask for. *ready*
+    is called at the end of its start.
 
     During the start either ends Java at once, and KeyboardInterrupt is raised. Raises OgiveError
     without a Java, and for what Spark fails with inside.
@@ -120,10 +120,10 @@ def own_session(
 
 @contextlib.contextmanager
 def _given_up_at_once(stop: Stop) -> Iterator[None]:
-    """As soon as *stop* is asked, the Java launched inside is ended; raises KeyboardInterrupt
-    instead of what PySpark fails with then.
+    """End the Java launched inside as soon as *stop* is asked. Raises KeyboardInterrupt instead of
+    what PySpark fails with then.
 
-    Nothing is raised in the midst of PySpark, which would log it and go on talking to Java.
+    Nothing is raised in the middle of PySpark, which would log it and go on talking to Java.
     """
     java = Launch()
     logged = logging.root.manager.disable

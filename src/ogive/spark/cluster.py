@@ -118,9 +118,9 @@ class DelayLimits(NamedTuple):
 
 
 def cluster(access: Access | tuple[str, ...]) -> "Cluster":
-    """This process's connections to a cluster.
+    """Return this process's connections to a cluster.
 
-    Name servers alone stand for an access without credentials and TLS.
+    Name servers alone mean an access without credentials and TLS.
     """
     return _cluster_of(
         os.getpid(), access if isinstance(access, Access) else Access(name_servers=access)
@@ -157,7 +157,7 @@ class Cluster:
     def spans(
         self, topics: Iterable[str], patience: Patience = USUAL
     ) -> dict[MessageQueue, TopicOffset]:
-        """First and next offset of every queue of *topics*.
+        """Return the first and next offset of every queue of *topics*.
 
         Raises NoRoute for a topic that does not exist.
         """
@@ -180,7 +180,7 @@ class Cluster:
         return self._portal.call(self._selected(selection, patience, frozenset(read), any_missing))
 
     def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """For each queue, the first offset stored at that time or later, or else its end."""
+        """Return for each queue the first offset stored at that time or later, or else its end."""
 
         async def ask(queue: MessageQueue, address: str) -> int:
             return await rpc.search_offset(
@@ -234,7 +234,7 @@ class Cluster:
         return {queue: size for queue, size in found.items() if size is not None}
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The offsets of *group*, for the queues in which it has any."""
+        """Return the offsets of *group*, for the queues in which it has any."""
         return self._portal.call(self._committed(group, tuple(queues)))
 
     def start_commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> "Future[None]":
@@ -244,8 +244,8 @@ class Cluster:
     # --- a group's marks --------------------------------------------------------------------------
 
     def marks(self, group: str, topic: str) -> dict[str, int]:
-        """The number that each broker keeps as *group*'s offset in queue 0 of *topic*; nothing of
-        one that has none or is away.
+        """Return the number that each broker keeps as *group*'s offset in queue 0 of *topic*,
+        without brokers that have none or are away.
         """
         return self._portal.call(self._marks(group, topic))
 
@@ -336,14 +336,14 @@ class Cluster:
     # --- where to write ---------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The name servers have answered before, perhaps in another process: from now on every call
-        waits while they are unreachable.
+        """Let every call wait while the name servers are unreachable: they have answered before,
+        perhaps in another process.
         """
         self._routes.settled = True
 
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues to send to; for a topic that its first message will create, those that it will
-        get. Raises NoRoute.
+        """Return the queues to send to. For a topic that its first message will create, those
+        are the ones that it will get. Raises NoRoute.
         """
         if self._routes.settled:
             return await self._routes.insist(topic, functools.partial(self._writable, topic))
@@ -405,7 +405,7 @@ class Cluster:
         )
 
     async def master_of(self, queue: MessageQueue) -> str:
-        """The address to write to. Raises BrokerAway."""
+        """Return the address to write to. Raises BrokerAway."""
         try:
             route = await self._routes.route(queue.topic)
         except NoRoute:
@@ -425,7 +425,7 @@ class Cluster:
     async def _each(
         self, queues: Iterable[MessageQueue], call: Callable[[MessageQueue, str], Awaitable[T]]
     ) -> dict[MessageQueue, T]:
-        """*call* with each queue and the address of its broker."""
+        """Call *call* with each queue and the address of its broker."""
 
         async def one(queue: MessageQueue) -> T:
             return await call(queue, await self._routes.address(queue))
@@ -464,8 +464,8 @@ class Cluster:
         }
 
     async def _all_topics(self) -> list[str]:
-        """Every topic that the name server knows, but for the brokers' own; at most ROUTE_AGE_S
-        old.
+        """Return every topic that the name server knows, without the brokers' own, at most
+        ROUTE_AGE_S old.
         """
         now = asyncio.get_running_loop().time()
         if self._topics is None or now - self._topics[1] >= ROUTE_AGE_S:
@@ -660,8 +660,8 @@ class Cluster:
         fail_on_data_loss: bool = True,
         patience: Patience = USUAL,
     ) -> Iterator[tuple[QueueRange, bytes]]:
-        """The stored messages of *ranges*, one answer at a time: range by range, each in offset
-        order, nothing outside of the ranges.
+        """Yield the stored messages of *ranges*, one answer at a time: range by range, each in
+        offset order, nothing outside of the ranges.
 
         Each answer comes with the offsets that it covers. Many pulls are in flight at once, bounded
         by IN_FLIGHT_BYTES and MAX_IN_FLIGHT. If messages of a range are gone, raises DataLoss, or
@@ -726,7 +726,7 @@ class Cluster:
     async def pull(
         self, group: str, part: QueueRange, wanted: Filter, patience: Patience = USUAL
     ) -> rpc.RawPull:
-        """One pull of up to len(part) messages, on the cluster's loop."""
+        """Pull once, up to len(part) messages, on the cluster's loop."""
         return await self._routes.insist(
             part.queue.topic, lambda: self._pull(group, part, wanted), patience
         )

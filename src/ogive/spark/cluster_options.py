@@ -54,7 +54,7 @@ class Access:
 
     @classmethod
     def parse(cls, given: Given, flag: Callable[[str, bool], bool]) -> "Access":
-        """*flag* reads an option that is true or false. Raises InvalidOption."""
+        """Read the options. *flag* reads one that is true or false. Raises InvalidOption."""
         parts = {
             name: given[name]
             for name in ("tls.ca", "tls.certificate", "tls.key", "tls.verify")
@@ -133,9 +133,9 @@ class Access:
         return {name: text for name, text in said.items() if text is not None}
 
     def client(self, others: ClientConfig | None = None) -> ClientConfig:
-        """For a client in this process, with the *others* of its settings.
+        """Return settings for a client in this process, with the *others* of its settings.
 
-        Raises InvalidOption where a file cannot be read.
+        Raises InvalidOption for a file that cannot be read.
         """
         return replace(
             others or ClientConfig(),
@@ -146,7 +146,7 @@ class Access:
         )
 
     def user(self) -> Credentials | None:
-        """Raises InvalidOption where the file cannot be read."""
+        """Return the credentials. Raises InvalidOption for a file that cannot be read."""
         return (
             read_credentials(self.credentials_file)
             if self.credentials_file is not None
@@ -154,13 +154,13 @@ class Access:
         )
 
     def pool(self) -> ConnectionPool:
-        """New connections. Raises InvalidOption where a file cannot be read."""
+        """Make a pool of new connections. Raises InvalidOption for a file that cannot be read."""
         return ConnectionPool(ssl=self.ssl_context(), credentials=self.user())
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """None where connections are not encrypted.
+        """Return the TLS settings, or None if connections are not encrypted.
 
-        Raises InvalidOption where a file cannot be read.
+        Raises InvalidOption for a file that cannot be read.
         """
         if not self.tls:
             return None

@@ -62,11 +62,11 @@ else:
             """A limit of what a batch may read."""
 
         class ReadAllAvailable(ReadLimit):
-            """Everything there is."""
+            """Limit that admits everything there is."""
 
         @dataclass
         class ReadMaxRows(ReadLimit):
-            """At most so many rows."""
+            """Limit of a number of rows."""
 
             max_rows: int
 
@@ -189,7 +189,7 @@ def ends_after_open_batch(checkpoint: Path) -> bool:
 
 
 class TrackingReader(DataSourceStreamReader):
-    """Keep track of where the query is, for a Spark that asks for the next end only.
+    """Reader that keeps track of the query's end, for a Spark that asks only for the next one.
 
     A process first hears of a restarted query's position as an empty range to plan. After that the
     position is the end of the last range, or the last end that was given out.

@@ -124,7 +124,7 @@ _TYPES: Final = {
 
 
 class RecordDecoder:
-    """Decodes the records of pull answers into batches of *schema*.
+    """Decoder of pull answers: their records become batches of *schema*.
 
     *schema* holds columns of `ogive.spark.schema`, in any order and number. With *tags* only
     messages that carry one of them are kept: the broker's filter compares hash codes, so a few
@@ -148,13 +148,12 @@ class RecordDecoder:
     def batches(
         self, records: bytes, queue: MessageQueue, covered: range = EVERYWHERE
     ) -> Iterator[pa.RecordBatch]:
-        """The messages in *records*: stored messages of *queue*, back to back.
+        """Yield the messages in *records*: stored messages of *queue*, back to back.
 
-        One batch, unless compressed bodies become too long for it.
-
-        Of records that hold a batch whole, the messages with an offset in *covered*. Raises
-        ProtocolError for damaged records, CompressionUnavailable for bodies in a compression whose
-        library is not installed.
+        It is one batch, unless compressed bodies become too long for it. A record that holds a
+        whole batch yields the messages with an offset in *covered*. Raises ProtocolError for
+        damaged records, CompressionUnavailable for bodies in a compression whose library is not
+        installed.
         """
         found = None if native is None else native.columns(records, self._wanted)
         if found is not None:
@@ -267,8 +266,8 @@ class _Odd:
 def _in_plain_form(
     records: bytes, covered: range
 ) -> "Iterator[tuple[bytes, array[int], list[_Odd] | None]]":
-    """The records, the positions in them, and, where they had to be rewritten, the records as they
-    were.
+    """Return the records, the positions in them and, if they had to be rewritten, the records as
+    they were.
     """
     positions = _positions(records)
     if positions is not None:
@@ -369,10 +368,10 @@ def _stored(records: bytes, covered: range) -> list[StoredMessage]:
 
 
 def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, list[_Odd]]:
-    """The first of these messages in the plain form: inflated, without topic, hosts and flags; and
-    which those are.
+    """Return the first of these messages in the plain form, inflated, without topic, hosts and
+    flags, and which those are.
 
-    Up to MAX_BATCH_BYTES, and one more.
+    They have up to MAX_BATCH_BYTES, and one more.
     """
     parts: list[bytes] = []
     odd: list[_Odd] = []
@@ -406,7 +405,7 @@ def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, list[_Odd]]:
 
 
 def _inflated(record: StoredMessage) -> bytes | None:
-    """None for a body that its sender wrote unreadably.
+    """Return a body, or None for one that its sender wrote unreadably.
 
     Raises ProtocolError for a damaged one, and CompressionUnavailable.
     """
@@ -433,9 +432,9 @@ def _view(arrow_type: Any, values: "array[int]") -> Any:
 
 
 def _cut(text_type: Any, data: Any, cuts: "array[int]") -> Any:
-    """*data* as texts without gaps: text i is data[cuts[i] : cuts[i + 1]].
+    """Return *data* as texts without gaps: text i is data[cuts[i] : cuts[i + 1]].
 
-    A view, nothing is copied or checked.
+    It is a view: nothing is copied or checked.
     """
     return pa.Array.from_buffers(text_type, len(cuts) - 1, [None, pa.py_buffer(cuts), data])
 

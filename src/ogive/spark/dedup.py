@@ -116,7 +116,7 @@ _MAX_QUERIES: Final = 1000
 
 
 class TopicInDoubt(NoRoute):
-    """A topic has no route, and earlier attempts may have written to it."""
+    """Error for a topic without a route to which earlier attempts may have written."""
 
 
 class BatchLog:

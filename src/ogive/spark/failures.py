@@ -1,4 +1,4 @@
-"""Finds the cause in the text that Spark makes of an error."""
+"""Find the cause in the text that Spark makes of an error."""
 
 import contextlib
 import logging

@@ -34,7 +34,7 @@ FLUSH_S: Final = 2.0
 
 
 class GroupProgress:
-    """Stores the positions of one consumer group at the brokers. Used by one thread."""
+    """Positions of one consumer group at the brokers. Used by one thread."""
 
     def __init__(
         self,

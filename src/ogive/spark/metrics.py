@@ -55,7 +55,7 @@ class _Query:
 
 
 class QueryMetrics(StreamingQueryListener):
-    """Serves the metrics of all queries of *spark*: ``with QueryMetrics(spark, port=9404):``.
+    """Server of the metrics of all queries of *spark*: ``with QueryMetrics(spark, port=9404):``.
 
     Port 0 takes a free one, see *address*.
 

@@ -78,21 +78,21 @@ LATEST), or time in ms
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """So many messages before the end of every queue."""
+    """Bound that is a number of messages before the end of every queue."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message stored at that time or later, in every queue."""
+    """Bound at the first message of every queue that was stored at that time or later."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The same with a time for each queue."""
+    """Bound like AtTime, with a time for each queue."""
 
     ms: QueueNumbers
 

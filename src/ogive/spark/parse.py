@@ -42,7 +42,7 @@ OnError = Literal["dead-letter", "null", "fail"]
 
 
 def json_schema(kind: type) -> StructType:
-    """The columns of a dataclass.
+    """Return the columns of a dataclass.
 
     Fields may be str, int, float, bool, Decimal, date, datetime, lists, dicts with text keys,
     dataclasses, and any of these or None. Raises InvalidOption for another.

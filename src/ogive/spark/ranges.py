@@ -153,7 +153,7 @@ def admit_bytes(
 
 
 class Chunks:
-    """Cuts ranges, in order, into what one pull is likely to answer.
+    """Ranges, in order, cut into what one pull is likely to answer.
 
     Brokers limit an answer by count (32 at Apache's) and by bytes; the answers show the limit. A
     chunk within it is one pull, and many pulls can be on their way at once. *record_bytes* is how

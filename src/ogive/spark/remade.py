@@ -1,4 +1,4 @@
-"""Recognizes a topic that was deleted and made again.
+"""Recognize a topic that was deleted and made again.
 
 Its queues hold other messages at the offsets that were read before. The store time of the last
 message that was read of a queue shows it; the checkpoint keeps it beside the position.

@@ -128,7 +128,7 @@ class Keys:
         texts: Sequence[str],
         bodies: Sequence[bytes],
     ) -> list[str]:
-        """*texts*: everything else about the rows."""
+        """Return the keys of rows. *texts* is everything else about them."""
         if not self._of_content:
             return list(map(self._form.__mod__, numbers))
         form, salt, digest, size = self._form, self._salt, hashlib.blake2b, HEAD_DIGITS // 2

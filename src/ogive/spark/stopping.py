@@ -22,7 +22,7 @@ _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class Stopped(Exception):
-    """Raised on a stop request, to leave a batch before any of it is written."""
+    """Exception on a stop request, to leave a batch before any of it is written."""
 
 
 class Stop:

@@ -1,4 +1,4 @@
-"""Compiles a tree to closures.
+"""Compile a tree to closures.
 
 Java decides by the classes of two values per message; here all but null is known beforehand.
 """
@@ -41,7 +41,7 @@ def test_of(text: str) -> Test:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """*type* of every value that is not null."""
+    """Operand of a comparison. Every value that is not null has *type*."""
 
     type: Type
     value: Value

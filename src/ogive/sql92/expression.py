@@ -14,7 +14,7 @@ Test = Callable[[Properties], bool | None]
 
 
 class EvaluationError(ValueError):
-    """The expression cannot be evaluated, for example because it compares a word with a number.
+    """Error for an expression that cannot be evaluated, such as a word compared with a number.
 
     Java throws here too, and the message does not match.
     """
@@ -24,7 +24,7 @@ class EvaluationError(ValueError):
 class Expression:
     """A compiled filter.
 
-    Calling it gives true, false or None for unknown, and raises EvaluationError where Java's
+    Calling it returns true, false or None for unknown, and raises EvaluationError where Java's
     throws.
     """
 

@@ -22,7 +22,7 @@ class Kind(enum.Enum):
 
 
 class Token(NamedTuple):
-    """*text* as it stands; keywords in capitals. *at* counts characters from 0."""
+    """Word of an expression. Keywords have *text* in capitals. *at* counts characters from 0."""
 
     kind: Kind
     text: str

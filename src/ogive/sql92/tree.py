@@ -14,7 +14,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """*wide*: one of Java's longs."""
+    """Integer literal. *wide*: one of Java's longs."""
 
     value: int
     wide: bool
@@ -56,7 +56,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """AND and OR; *parts* in the order of the text."""
+    """AND or OR, with its *parts* in the order of the text."""
 
     by: Literal["AND", "OR"]
     parts: tuple["Condition", ...]

@@ -1,4 +1,4 @@
-"""The owner's half of writing: gives out offsets and builds records into the group that is being
+"""The owner's half of writing: assign offsets and build records into the group that is being
 formed.
 """
 

@@ -24,12 +24,12 @@ def now_ms() -> int:
 
 
 class SteadyClock:
-    """When the wall clock is set back, this one continues from where it was, a sixteenth slower,
-    until the wall clock has caught up.
+    """Clock that never goes back.
 
-    If it stood still instead, every message of that hour would be stored with one timestamp, and
-    delays could not be measured. A step forward is followed at once, unless it only undoes a step
-    back. Not thread-safe.
+    If the wall clock is set back, this one goes on a sixteenth slower until the wall clock has
+    caught up. If it stood still instead, every message of that hour would be stored with one
+    timestamp, and delays could not be measured. A step forward is followed at once, unless it only
+    undoes a step back. Not thread-safe.
     """
 
     __slots__ = (

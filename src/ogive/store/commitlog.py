@@ -41,7 +41,7 @@ _CHECK_BYTES: Final = 2048
 
 
 class LogWriter:
-    """Writes and syncs.
+    """Writer of the segments, which also syncs them.
 
     Room is taken ahead, so that a full disk shows before a byte of a record is written.
 
@@ -220,7 +220,7 @@ class ReadRuns:
 
 
 class LogReader:
-    """Reads records: the newest from memory, others by pread, near ones together.
+    """Reader of records: the newest from memory, others by pread, near ones together.
 
     What comes from disk is checked: whole blocks by their sums, where many of their records are
     wanted, and each record where there is no sum, or it does not match.

@@ -283,7 +283,7 @@ def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> byt
 
 
 class QueueFiles:
-    """Changes the files of all consume queues, through a bounded number of handles.
+    """Files of all consume queues, changed through a bounded number of handles.
 
     *keep*: a file that is begun keeps what an older one of its name holds behind the entries that
     are written, until leave_only().

@@ -43,7 +43,7 @@ class Flush:
 
 
 class FlushPolicy:
-    """Decides when derived files and checkpoints are written. Owner thread only.
+    """Rule for when derived files and checkpoints are written. Owner thread only.
 
     One flush at a time is on its way to the writer. One that met a full disk is refused, and waits
     to be tried again.
@@ -202,7 +202,7 @@ class FlushPolicy:
 
 
 class DerivedFiles:
-    """Carries out flushes and removals."""
+    """Files derived from the log: flushes and removals."""
 
     def __init__(
         self,

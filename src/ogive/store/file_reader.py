@@ -1,4 +1,4 @@
-"""Reads files without waiting for the disk: what is in the page cache is returned at once, anything
+"""Read files without waiting for the disk: what is in the page cache is returned at once, anything
 else raises Cold.
 """
 
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class Cold(Exception):
-    """Bytes that only the disk has.
+    """Exception for bytes that only the disk has.
 
     The caller has bring_in() run on another thread, and tries again.
     """

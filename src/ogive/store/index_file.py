@@ -106,7 +106,7 @@ class IndexWrite:
 
 
 class IndexFile:
-    """One file.
+    """File of the key index.
 
     *slots* are in memory while it grows, and until they have been written; then only the disk has
     them.
@@ -293,7 +293,7 @@ def file_name(stored_ms: int) -> str:
 
 
 class IndexFiles:
-    """Changes the files; writer thread, or recovery."""
+    """Files of the key index, changed by the writer thread or recovery."""
 
     def __init__(self, fs: Fs) -> None:
         self._fs = fs

@@ -73,7 +73,7 @@ def _nowhere(scanned: Scanned) -> None:
 
 
 class LogScan:
-    """Reads a log that nobody writes.
+    """Reader of a log that nobody writes.
 
     What the disk cannot read is damage; *unreadable* is what others know of it.
     """

@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 
 
 class MessageStore:
-    """See the module. Made by open(), running between start() and close()."""
+    """Durable store, see the module. open() makes it; it runs between start() and close()."""
 
     def __init__(
         self,

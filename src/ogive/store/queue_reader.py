@@ -1,4 +1,4 @@
-"""Reading queues: from offsets to entries to slices of the commit log.
+"""Read queues: from offsets to entries to slices of the commit log.
 
 Source: DefaultMessageStore.getMessage, ConsumeQueue.java, 5.3.
 """
@@ -33,7 +33,7 @@ _MAX_BYTES: Final = 128 * 1024 * 1024
 
 
 class QueueReader:
-    """Answers about queues.
+    """Reader of queues.
 
     Owner thread only. Everything here raises Cold while *disk* does not wait.
     """

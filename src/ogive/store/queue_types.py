@@ -41,7 +41,7 @@ _QUEUES_LOOKED_AT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class QueueKind:
-    """One of the two: its class, its directory, and how many entries a file has."""
+    """Kind of consume queues: class, directory, and how many entries a file has."""
 
     queue: type[ConsumeQueue]
     root: Path
@@ -200,7 +200,7 @@ def units(raw: bytes) -> Iterator[BatchUnit]:
 
 
 class BatchQueue(ConsumeQueue):
-    """See ConsumeQueue, and the module."""
+    """Consume queue of a topic of batches. See ConsumeQueue, and the module."""
 
     __slots__ = ("_first_index",)
 

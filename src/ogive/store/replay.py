@@ -42,7 +42,7 @@ _TOO_FAR_MS: Final = 100 * 86_400_000
 
 
 class Replay:
-    """Makes queues and index of the records of a log, and writes their files."""
+    """Queues and index made from the records of a log, and their files."""
 
     def __init__(
         self,

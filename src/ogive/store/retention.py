@@ -47,7 +47,7 @@ _OFFSET_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
-    """When segments are removed.
+    """Rules for the removal of segments.
 
     Behind each setting: its name in Apache's broker.conf, and the default there where it differs.
     """
@@ -76,7 +76,7 @@ class RetentionConfig:
 
 
 class Ages:
-    """For how long each segment has been full.
+    """Ages of segments: for how long each has been full.
 
     *boot* names a run of the machine, on whose clock *at_s* counts.
     """
@@ -164,7 +164,7 @@ def due(
 
 
 class LogRetention:
-    """Removes the oldest segments, and the files that refer only to them. Owner thread only."""
+    """Removal of the oldest segments, and of files that refer only to them. Owner thread only."""
 
     def __init__(
         self,

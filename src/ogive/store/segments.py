@@ -1,4 +1,4 @@
-"""Files of equal size that together hold one long run of bytes, each named by the offset of its
+"""Segments: files of equal size that hold one run of bytes, each named by the offset of its
 first byte in 20 digits.
 """
 

@@ -186,7 +186,7 @@ PutDone = Callable[[list[PutResult] | OgiveError], None]
 
 
 class GetStatus(enum.Enum):
-    """Source: GetMessageStatus.java; protocol facts: broker, section 2."""
+    """Outcome of a get. Source: GetMessageStatus.java."""
 
     FOUND = enum.auto()
     NO_MATCHED_MESSAGE = enum.auto()

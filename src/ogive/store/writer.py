@@ -85,7 +85,7 @@ Job = Callable[[], None]
 
 
 class CommitWriter:
-    """Writes and syncs groups, without the thread.
+    """Writing and syncing of groups, without the thread.
 
     *complete* is called for every group, in order, exactly once.
     """
@@ -241,7 +241,7 @@ def join_extents(groups: Sequence[CommitGroup]) -> list[Chunk]:
 
 
 class Writer(Protocol):
-    """Carries out what is posted, in order."""
+    """Worker that runs what is posted, in order."""
 
     def post(self, job: CommitGroup | Job) -> None: ...
 
@@ -258,7 +258,7 @@ def _look_again() -> None:
 
 
 class WriterThread:
-    """An inbox and the thread that empties it.
+    """Inbox and the thread that empties it.
 
     *_working* protects the work: whoever holds it, thread or owner, is the writer at that moment.
     The owner only tries to take it, and only when the thread has carried out everything that was
@@ -375,7 +375,7 @@ class WriterThread:
 
 
 class FullDisk:
-    """Refuses writes for a second after the disk was full. Owner thread only."""
+    """Rule that refuses writes for a second after the disk was full. Owner thread only."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

@@ -66,7 +66,7 @@ async def stop_accepting(server: asyncio.Server) -> None:
 
 
 class Acceptor:
-    """``context`` may be replaced at any time: it is taken for each new connection."""
+    """Acceptor of connections. Each new one gets the ``context`` of that moment."""
 
     def __init__(
         self,

@@ -480,7 +480,7 @@ class Connection(asyncio.Protocol):
         self._on_request(self, command)
 
     def take_requests(self, count: int) -> None:
-        """So many more of the peer's requests wait for their answers."""
+        """Count requests of the peer that wait for their answers."""
         before = self._requests_in_flight
         self._requests_in_flight += count
         if (

@@ -14,7 +14,7 @@ from ogive.wire.frame import MAX_FRAME_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Per connection. Times in seconds."""
+    """Limits of one connection. Times in seconds."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_calls_in_flight: int = 65_535
@@ -40,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """All connections of one server together. Times in seconds."""
+    """Limits of all connections of one server together. Times in seconds."""
 
     connection: Limits = Limits()
     max_connections: int = 10_000

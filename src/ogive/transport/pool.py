@@ -35,7 +35,10 @@ STAY_S: Final = 60.0
 
 
 class ConnectionPool:
-    """Callers of one address share one attempt to connect; a dead address holds up nobody else."""
+    """Pool of connections, one per address.
+
+    Callers of one address share one attempt to connect. A dead address holds up nobody else.
+    """
 
     def __init__(
         self,

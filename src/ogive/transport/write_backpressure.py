@@ -93,7 +93,7 @@ class _Held:
 
 
 class Unread:
-    """Owner: the event loop."""
+    """Unread answers of all connections of a server. Event-loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: ServerLimits) -> None:
         self._loop, self._limit, self._slow_s = loop, limits.max_unread_bytes, limits.slow_reader_s

@@ -1,4 +1,4 @@
-"""A reader for the JSON that Java's fastjson writes: bare integer keys, objects as keys, references
+"""Reader for the JSON that Java's fastjson writes: bare integer keys, objects as keys, references
 to values written before.
 
 Source: behaviour of fastjson 1 and 2 as seen in answers of Apache's brokers (protocol 01, section
@@ -32,7 +32,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 class FrozenObject(dict[str, Any]):
-    """An object that stands as a key of another object: equal to a dict, hashable by its
+    """Object that is a key of another object: equal to a dict, hashable by its
     content.
     """
 

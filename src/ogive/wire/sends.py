@@ -41,10 +41,10 @@ def encode_answers_in_python(
     store_host: bytes,
     version: int,
 ) -> bytes:
-    """The frames of *answers*, one behind the other.
+    """Return the frames of *answers*, one behind the other.
 
     *places* are those of all their records: queue offset and commit-log offset come first. Raises
-    ValueError where they are not as many as the answers say.
+    ValueError if they are not as many as the answers say.
     """
     frames: list[bytes] = []
     at = 0

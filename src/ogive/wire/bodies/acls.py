@@ -150,7 +150,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEntry:
-    """Allows or denies actions on a resource, to callers at these addresses (none: at any)."""
+    """Rule that allows or denies actions on a resource to callers at these addresses, or at any."""
 
     resource: Resource
     actions: tuple[str, ...]

@@ -135,7 +135,7 @@ def _consumers(obj: Mapping[str, Any], name: str) -> tuple[ConsumerData, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatData(JsonObject):
-    """Source: HeartbeatData.java.
+    """Body of HEART_BEAT. Source: HeartbeatData.java.
 
     *without_sub*: the subscriptions are left out because the broker knows them (fingerprint).
     """

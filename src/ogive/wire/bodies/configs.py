@@ -21,7 +21,7 @@ MAX_LISTED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DataVersion(JsonObject):
-    """Equal versions mean equal tables; *counter* grows with each change.
+    """Version of a table. Equal versions mean equal tables; *counter* grows with each change.
 
     Source: DataVersion.java.
     """

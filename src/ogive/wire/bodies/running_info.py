@@ -127,7 +127,7 @@ def holdings_dumps(queues: Iterable[MessageQueue]) -> bytes:
 
 
 class ConsumeResult(enum.Enum):
-    """Source: CMResult.java."""
+    """Outcome of a listener's call. Source: CMResult.java."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"

@@ -1,4 +1,4 @@
-"""One codec for all headers: it reads their declarations.
+"""Codec for all headers, by the declarations of their dataclasses.
 
 A field's name on the wire is its Python name in camelCase, unless metadata says otherwise; a field
 with a default is optional.

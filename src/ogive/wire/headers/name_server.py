@@ -40,7 +40,7 @@ class RegisterBrokerRequest(Header):
 
 
 class RegisterBrokerResponse(Header):
-    """Set for slaves only: where their master is."""
+    """Answer of 103. Only slaves get the place of their master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -67,7 +67,7 @@ class QueryDataVersionRequest(Header):
 
 
 class QueryDataVersionResponse(Header):
-    """*changed*: the broker should register its topics again."""
+    """Answer of 322. *changed*: the broker should register its topics again."""
 
     changed: bool
 
@@ -195,7 +195,7 @@ class WipeWritePermRequest(Header):
 
 
 class WipeWritePermResponse(Header):
-    """The number of topics that were closed for writing."""
+    """Answer of 205: the number of topics that were closed for writing."""
 
     wipe_topic_count: int
 
@@ -208,7 +208,7 @@ class AddWritePermRequest(Header):
 
 
 class AddWritePermResponse(Header):
-    """The number of topics that were opened for writing."""
+    """Answer of 327: the number of topics that were opened for writing."""
 
     add_topic_count: int
 

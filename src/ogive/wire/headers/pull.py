@@ -27,7 +27,7 @@ class PullMessageRequest(Header):
 
 
 class PullMessageResponse(Header):
-    """Source: PullMessageResponseHeader.java."""
+    """Answer of 11. Source: PullMessageResponseHeader.java."""
 
     suggest_which_broker_id: int = 0
     next_begin_offset: int

@@ -131,7 +131,7 @@ class RecallMessageRequest(Header):
 
 
 class RecallMessageResponse(Header):
-    """*msg_id* is the unique key that the handle names.
+    """Answer of 370. *msg_id* is the unique key that the handle names.
 
     *recalled* is ogive's own field: True if a waiting message was taken back, False if none was
     waiting. Other brokers do not send it.
