@@ -1,62 +1,72 @@
-"""Signals at many moments of a blocking call.
-
-They come from a timer of the system, which pytest-timeout uses, too: tests that import this are
-marked with ``timeout(method="thread")``.
-"""
+"""Signals at many moments of a blocking call."""
 
 import gc
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 ROUNDS: Final = 120
-# the call is not always as fast as the one that was measured
-MARGIN: Final = 1.3
-AGAIN_S: Final = 1e-6
+_FIRST_S: Final = 1e-6
+# of a step, so that the moments of one sweep lie between those of the others
+_BETWEEN: Final = 0.618
 
 
-def delays(call: Callable[[], object], rounds: int = ROUNDS) -> Iterator[float]:
-    """Yield delays that cover the time of *call*, which is run once to measure it."""
-    began = time.perf_counter()
-    call()
-    took_s = time.perf_counter() - began
-    for number in range(rounds):
-        yield 1e-6 + MARGIN * took_s * number / rounds
+def interrupting(test: Any) -> Any:
+    """Mark a test that uses the timer of the system, as pytest-timeout does otherwise.
 
-
-def signalled_after(
-    delay_s: float, call: Callable[[], object], handler: Callable[[], object]
-) -> bool:
-    """Run *call*, and *handler* as the handler of a signal that comes *delay_s* after its begin.
-
-    Return False if the call was over before. What the handler raises comes out of this function.
+    The interpreter reports an interrupt of a finalizer, and goes on.
     """
-    over = struck = False
+    test = pytest.mark.timeout(method="thread")(test)
+    return pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")(test)
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal struck
-        if over:
-            return
-        if frame is not None and frame.f_code.co_filename.endswith("_weakrefset.py"):
-            # the interpreter itself calls code of this file, reports its errors and goes on
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
-            return
-        struck = True
-        handler()
 
-    before, collecting = signal.signal(signal.SIGALRM, handle), gc.isenabled()
-    # finalizers that the collector calls swallow what a handler raises
-    gc.disable()
-    try:
-        signal.setitimer(signal.ITIMER_REAL, delay_s)
-        call()
-        over = True
-    finally:
-        over = True
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        if collecting:
-            gc.enable()
-    return struck
+class Sweep:
+    """Signals of which each comes *step_s* later in its call than the one before.
+
+    When a call is over before its signal, the next signal comes at the beginning again.
+    """
+
+    def __init__(self, step_s: float) -> None:
+        self.struck = 0
+        self._step_s = step_s
+        self._sweeps = 0
+        self._delay_s = _FIRST_S
+
+    def strike(self, call: Callable[[], object], handler: Callable[[], object]) -> None:
+        """Run *call*, and *handler* once as the handler of a signal, unless the call is over.
+
+        What the handler raises comes out of this function.
+        """
+        before = self.struck
+        try:
+            self._signalled(call, handler)
+        finally:
+            if self.struck > before:
+                self._delay_s += self._step_s
+            else:
+                self._sweeps += 1
+                self._delay_s = _FIRST_S + self._sweeps * _BETWEEN % 1 * self._step_s
+
+    def _signalled(self, call: Callable[[], object], handler: Callable[[], object]) -> None:
+        over = False
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if not over:
+                self.struck += 1
+                handler()
+
+        former, collecting = signal.signal(signal.SIGALRM, handle), gc.isenabled()
+        # finalizers that the collector calls swallow what a handler raises
+        gc.disable()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, self._delay_s)
+            call()
+        finally:
+            over = True
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+            if collecting:
+                gc.enable()

@@ -16,7 +16,7 @@ from ogive.model import SendResult, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, Raw, Script, error
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from tests.unit.client.interrupting import delays, signalled_after
+from tests.unit.client.interrupting import Sweep, interrupting
 from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -153,29 +153,28 @@ def interrupt() -> None:
     raise Interrupted
 
 
-@pytest.mark.timeout(method="thread")
+@interrupting
 def test_an_interrupt_at_any_moment_leaves_everything_in_order(broker: FakeBroker) -> None:
     """Later answers belong to their messages, nothing stays in flight, and no message is stored
     twice.
     """
     with ogive.Producer(broker.address) as producer:
-        interrupted = whole = 0
-        for number, delay_s in enumerate(delays(partial(producer.send, "Orders", b"first"), 300)):
+        producer.send("Orders", b"first")
+        whole, sweep = 0, Sweep(10e-6)
+        for number in range(300):
             try:
-                signalled_after(
-                    delay_s, partial(producer.send, "Orders", b"message %d" % number), interrupt
-                )
+                sweep.strike(partial(producer.send, "Orders", b"message %d" % number), interrupt)
                 whole += 1
             except Interrupted:
-                interrupted += 1
+                pass
             after = producer.send("Orders", b"after %d" % number)
             assert broker.bodies("Orders")[0][after.queue_offset] == b"after %d" % number
             producer.flush()
             assert producer.in_flight == 0
         bodies = broker.bodies("Orders")[0]
-        copies = [bodies.count(b"message %d" % i) for i in range(number + 1)]
+        copies = [bodies.count(b"message %d" % i) for i in range(300)]
         assert set(copies) <= {0, 1}
-        assert interrupted > 30
+        assert sweep.struck > 30
         assert sum(copies) >= whole
 
 

@@ -16,8 +16,10 @@ from ogive import aio
 from ogive.client.portal import portal
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
-from tests.unit.client.interrupting import delays, signalled_after
+from tests.unit.client.interrupting import ROUNDS, Sweep, interrupting
 from tests.unit.client.serving import on_a_thread
+
+STEP_S = 30e-6
 
 
 @ogive.listener("Orders", group="interrupted", start="earliest")
@@ -62,7 +64,7 @@ def until(condition: Callable[[], object], what: str) -> None:
     raise AssertionError(f"in vain waited for: {what}")
 
 
-@pytest.mark.timeout(method="thread")
+@interrupting
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("make", BLOCKING.values(), ids=BLOCKING)
 def test_control_c_at_any_moment_of_entering_the_block_leaves_nothing(
@@ -79,15 +81,15 @@ def test_control_c_at_any_moment_of_entering_the_block_leaves_nothing(
         with block:
             entered.append(block)
 
-    entered, interrupted = list[Any](), 0
-    for delay_s in delays(partial(enter, make(broker.address))):
+    entered, interrupted, sweep = list[Any](), 0, Sweep(STEP_S)
+    for number in range(ROUNDS):
         entered.clear()
         with contextlib.suppress(KeyboardInterrupt):
-            signalled_after(delay_s, partial(enter, make(broker.address)), press)
+            sweep.strike(partial(enter, make(broker.address)), press)
         interrupted += not entered
         until(
             lambda: not asyncio.all_tasks(loop),
-            f"the end of tasks after an interrupt at {delay_s}: {asyncio.all_tasks(loop)}",
+            f"the end of tasks after interrupt {number}: {asyncio.all_tasks(loop)}",
         )
         assert not broker.members["interrupted"]
     assert interrupted > 10

@@ -15,10 +15,12 @@ from ogive.client.config import ProducerConfig
 from ogive.model import SendResult
 from ogive.testing.fake_broker import WAIT_S, After, FakeBroker
 from ogive.wire.codes import RequestCode
-from tests.unit.client.interrupting import delays, signalled_after
+from tests.unit.client.interrupting import ROUNDS, Sweep, interrupting
 from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
+# answers take three milliseconds
+STEP_S = 40e-6
 
 Future = concurrent.futures.Future[SendResult]
 Wait = Callable[[Future], object]
@@ -71,7 +73,7 @@ def submissions(broker: FakeBroker) -> Iterator[Submissions]:
         yield Submissions(broker, producer)
 
 
-@pytest.mark.timeout(method="thread")
+@interrupting
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_others(
     submissions: Submissions, wait: Wait
@@ -79,23 +81,25 @@ def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_
     def press() -> None:
         raise KeyboardInterrupt
 
-    for delay_s in delays(partial(wait, submissions.submit())):
+    sweep = Sweep(STEP_S)
+    for _ in range(ROUNDS):
         future = submissions.submit()
         # In some moments threading.Condition turns the first into the second.
         with contextlib.suppress(KeyboardInterrupt, RuntimeError):
-            signalled_after(delay_s, partial(wait, future), press)
+            sweep.strike(partial(wait, future), press)
         submissions.blocking_call()
         assert future.result(WAIT_S).queue_offset > 0
 
 
-@pytest.mark.timeout(method="thread")
+@interrupting
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_signal_handler_may_make_a_blocking_call_at_any_moment_of_waiting_for_a_future(
     submissions: Submissions, wait: Wait
 ) -> None:
-    for delay_s in delays(partial(wait, submissions.submit())):
+    sweep = Sweep(STEP_S)
+    for _ in range(ROUNDS):
         future = submissions.submit()
-        signalled_after(delay_s, partial(wait, future), submissions.blocking_call)
+        sweep.strike(partial(wait, future), submissions.blocking_call)
         assert future.result(WAIT_S).queue_offset > 0
 
 

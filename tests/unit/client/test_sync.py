@@ -4,6 +4,7 @@ interrupts and the end of the program.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import gc
 import inspect
 import logging
@@ -32,7 +33,7 @@ from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNam
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
-from tests.unit.client.interrupting import delays, signalled_after
+from tests.unit.client.interrupting import Sweep, interrupting
 from tests.unit.client.serving import on_a_thread
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -870,7 +871,7 @@ def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(
         producer.submit("Orders", b"after").result(WAIT_S)
 
 
-@pytest.mark.timeout(method="thread")
+@interrupting
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> None:
     loop = portals.Portal()
@@ -890,18 +891,16 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
     def press() -> None:
         raise KeyboardInterrupt
 
-    interrupted = 0
+    sweep = Sweep(15e-6)
     try:
-        for delay_s in delays(call, 300):
-            try:
-                signalled_after(delay_s, call, press)
-            except KeyboardInterrupt:
-                interrupted += 1
+        for number in range(300):
+            with contextlib.suppress(KeyboardInterrupt):
+                sweep.strike(call, press)
             alive = threading.Event()
             loop.loop.call_soon_threadsafe(alive.set)
-            assert alive.wait(WAIT_S), f"after an interrupt after {delay_s} s"
-            assert kept == results, f"a result is lost by an interrupt after {delay_s} s"
-        assert interrupted > 50
+            assert alive.wait(WAIT_S), f"after interrupt {number}"
+            assert kept == results, f"a result is lost by interrupt {number}"
+        assert sweep.struck > 50
         assert len(results) > 1
     finally:
         loop.stop()
