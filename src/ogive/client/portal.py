@@ -80,8 +80,8 @@ class Portal:
         self._end()
 
     def _end(self) -> None:
-        """As asyncio.Runner, but for the threads of the loop's executor: at exit they have ended,
-        and 3.12 starts none to wait for them.
+        """Close the loop as asyncio.Runner does, but leave the threads of its executor alone: at
+        exit they have ended, and 3.12 starts none to wait for them.
         """
         left = asyncio.all_tasks(self.loop)
         for task in left:
@@ -138,7 +138,7 @@ class Portal:
 
     @property
     def posted(self) -> int:
-        """Posts that have not run yet."""
+        """Number of posts that have not run yet."""
         return len(self._inbox)
 
     def _drain(self) -> None:
@@ -157,7 +157,7 @@ class Portal:
                     waiter.set_exception(exc)
 
     def check(self) -> None:
-        """Raises IllegalStateError in a forked child, on the loop itself, where waiting would never
+        """Raise IllegalStateError in a forked child, on the loop itself, where waiting would never
         end, and after the loop's end.
         """
         if self.pid != os.getpid():
@@ -178,20 +178,20 @@ class Portal:
 
     @property
     def alive(self) -> bool:
-        """False in a forked child, and after the loop's end: what lived here is not this process's
-        any more, or closed already.
+        """Return False in a forked child, and after the loop's end: the objects on it belong to
+        another process, or are closed.
         """
         return self.pid == os.getpid() and not self._stopped
 
-    def keep(self, closable: Closable, *, first: bool = False) -> None:
-        """Close *closable* when the interpreter exits, unless it is let go before: nobody else may
-        hold it, but messages wait in it.
+    def register(self, closable: Closable, *, first: bool = False) -> None:
+        """Close *closable* when the interpreter exits, unless it is unregistered before.
 
-        *first*: before all others, which its listeners may use.
+        Nobody else may hold it, but messages wait in it. *first*: before all others, which its
+        listeners may use.
         """
         self._open[closable] = first
 
-    def let_go(self, closable: Closable) -> None:
+    def unregister(self, closable: Closable) -> None:
         self._open.pop(closable, None)
 
     def stop(self) -> None:
@@ -303,7 +303,7 @@ class _Running(Generic[T]):
             self._task.add_done_callback(self._done)
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """End the coroutine: nobody waits for it any more."""
         work, self._work = self._work, None
         if work is not None:
             work.close()

@@ -7,12 +7,15 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from ogive.errors import NoRoute, ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire.bodies.json_fields import PERM_READ, PERM_WRITE
 from ogive.wire.bodies.routes import TopicRouteData
+from ogive.wire.message import java_hash
+
+Q = TypeVar("Q")
 
 MASTER_ID = 0
 # characters by characters: 34,000 names of usual length
@@ -105,6 +108,14 @@ def auto_create_route(template: TopicRouteData, queues: int) -> TopicRouteData:
         for row in template.queues
     )
     return TopicRouteData(queues=rows, brokers=template.brokers)
+
+
+def choose_queue(sharding_key: str, queues: Sequence[Q]) -> Q:
+    """Return the one of *queues* that every client chooses for messages with *sharding_key*.
+
+    Source: SelectMessageQueueByHash.java.
+    """
+    return queues[abs(java_hash(sharding_key)) % len(queues)]
 
 
 def similar_topics(topic: str, known: Iterable[str], limit: int = 3) -> list[str]:

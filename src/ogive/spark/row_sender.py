@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.client import rpc
-from ogive.client.routes import split_by_size
+from ogive.client.routes import choose_queue, split_by_size
 from ogive.errors import (
     OgiveError,
     SendFailed,
@@ -36,7 +36,6 @@ from ogive.wire.message import (
     MAX_BATCH_MESSAGES,
     decode_batch,
     encode_batch,
-    java_hash,
     parse_offset_message_id,
 )
 
@@ -140,7 +139,7 @@ class Sending:
         key.
         """
         if row.sharding_key is not None:
-            return queues[abs(java_hash(row.sharding_key)) % len(queues)] if queues else None
+            return choose_queue(row.sharding_key, queues) if queues else None
         try:
             return queue_of(row, queues)
         except ValueError as exc:

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ogive.client.instance import ClientInstance
-from ogive.client.routes import NotWritable, auto_create_route, publish_queues
+from ogive.client.routes import (
+    NotWritable,
+    auto_create_route,
+    choose_queue,
+    publish_queues,
+)
 from ogive.client.sending.in_flight import DeadlineWatch
 from ogive.client.sending.pending import Lane, PendingSend, PendingTopic, Publishing, Target
 from ogive.errors import NoNameServer, NoRoute, OgiveError
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
-from ogive.wire.message import java_hash
 
 MAX_TOPICS: Final = 10_000
 
@@ -121,8 +125,7 @@ def pinned_target(topic: PendingTopic, pending: PendingSend) -> Target | None:
         return topic.by_queue.get(pending.queue)
     assert pending.sharding_key is not None
     assert topic.targets is not None
-    # SelectMessageQueueByHash.java
-    return topic.targets[abs(java_hash(pending.sharding_key)) % len(topic.targets)]
+    return choose_queue(pending.sharding_key, topic.targets)
 
 
 def targets_on(topic: PendingTopic, lane: Lane) -> list[Target]:

@@ -92,7 +92,7 @@ class Facade(OnlyWith, ABC):
         self._starting = starting = _Starting(start, close)
         try:
             self._portal.call(starting.run())
-            self._portal.keep(self, first=self._consumes)
+            self._portal.register(self, first=self._consumes)
         except BaseException as exc:
             self._undo_start(exc)
             raise
@@ -102,7 +102,7 @@ class Facade(OnlyWith, ABC):
         if self._portal is None or not self._portal.alive or self._starting is None:
             return
         if error is not self._starting.failure:
-            self._portal.let_go(self)
+            self._portal.unregister(self)
             self._portal.loop.call_soon_threadsafe(self._starting.undo)
 
     def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -111,7 +111,7 @@ class Facade(OnlyWith, ABC):
         """
         if self._portal is not None and self._portal.alive:
             self._portal.call(close())
-            self._portal.let_go(self)
+            self._portal.unregister(self)
 
 
 class _Starting:
