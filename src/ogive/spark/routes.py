@@ -82,7 +82,8 @@ class Patience:
     *settled*: the name servers have answered before, perhaps another process, so that their silence
     is temporary; otherwise the address is probably wrong, which is reported at once. For all calls
     of a process: `Routes.settled`. *doubtful*: the broker of a topic without route may be away,
-    although the name servers know others.
+    although the name servers know others. *known*: the topic was there, so a broker that does not
+    have it is behind.
     """
 
     window_s: float = RETRY_WINDOW_S
@@ -90,15 +91,36 @@ class Patience:
     pause_s: float | None = None
     settled: bool = False
     doubtful: bool = False
+    known: bool = False
 
-    def start(self) -> Retry:
-        """Begin the window of one call."""
-        return Retry(self.window_s, limit=self.retries, pause_s=self.pause_s)
+    async def insist(
+        self,
+        call: Callable[[], Awaitable[T]],
+        forget: Callable[[], None],
+        settled: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """Repeat *call* while its failure may pass, each time after *forget*, which expires the
+        route.
+        """
+        retry = Retry(self.window_s, limit=self.retries, pause_s=self.pause_s)
+        while True:
+            try:
+                return await call()
+            except OgiveError as exc:
+                if retry.over or not self.waits_for(exc, settled=settled()):
+                    raise
+                log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
+                forget()
+            await retry.pause()
 
     def waits_for(self, failure: OgiveError, *, settled: bool = False) -> bool:
         if isinstance(failure, NoNameServer):
             return (self.settled or settled) and not isinstance(failure, NotANameServer)
-        return isinstance(failure, PASSING) or (self.doubtful and isinstance(failure, NoRoute))
+        return (
+            isinstance(failure, PASSING)
+            or (self.doubtful and isinstance(failure, NoRoute))
+            or (self.known and isinstance(failure, TopicNotExist))
+        )
 
 
 USUAL: Final = Patience()
@@ -214,16 +236,7 @@ class Routes:
         self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL
     ) -> T:
         """Repeat *call* while its failure may pass."""
-        retry = patience.start()
-        while True:
-            try:
-                return await call()
-            except OgiveError as exc:
-                if retry.over or not patience.waits_for(exc, settled=self.settled):
-                    raise
-                log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
-                self.expire(topic)
-            await retry.pause()
+        return await patience.insist(call, lambda: self.expire(topic), lambda: self.settled)
 
 
 def reading_address(addresses: Mapping[int, str]) -> str:

@@ -12,10 +12,10 @@ Behaviour
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from ogive.client import rpc
@@ -24,7 +24,6 @@ from ogive.errors import (
     OgiveError,
     SendFailed,
     SendTimeout,
-    TopicNotExist,
 )
 from ogive.model import MessageQueue, PropertyName, SendResult
 from ogive.spark.cluster import Cluster
@@ -39,8 +38,6 @@ from ogive.wire.message import (
     parse_offset_message_id,
 )
 
-log = logging.getLogger(__name__)
-
 SEND_TIMEOUT_S: Final = 30.0
 """The whole budget of one request, retries included.
 
@@ -51,7 +48,7 @@ CALL_TIMEOUT_S: Final = 10.0
 BATCH_BYTES: Final = 1024 * 1024
 MAX_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
-SENDING: Final = Patience(SEND_TIMEOUT_S, settled=True, doubtful=True)
+SENDING: Final = Patience(SEND_TIMEOUT_S, settled=True, doubtful=True, known=True)
 
 Recall = Callable[[], Awaitable[set[str]]]
 """The unique keys of the rows that are stored already."""
@@ -170,30 +167,26 @@ class Sending:
         async with self._room:
             if self._failed is not None:
                 raise self._failed
-            retry, unknown = SENDING.start(), False
-            while rows:
+            unknown = False
+
+            async def send() -> list[Half]:
+                nonlocal rows, unknown
+                if unknown and self._recall is not None and not isinstance(rows, Encoded):
+                    stored = await self._recall()
+                    rows = [row for row in rows if row.key not in stored]
+                if not rows:
+                    return []
                 try:
                     return await self._once(topic, queue, rows)
                 except OgiveError as exc:
                     unknown = unknown or exc.outcome_unknown
-                    if retry.over or not _may_pass(exc):
-                        self._failed = self._failure(exc, _span(rows), topic, unknown=unknown)
-                        raise self._failed from exc
-                    log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
-                await retry.pause()
-                self._cluster.forget_route(topic)
-                if unknown and self._recall is not None and not isinstance(rows, Encoded):
-                    rows = await self._not_stored(rows, topic)
-            return []
+                    raise
 
-    async def _not_stored(self, rows: Sequence[Row], topic: str) -> list[Row]:
-        assert self._recall is not None
-        try:
-            stored = await self._recall()
-        except OgiveError as exc:
-            self._failed = self._failure(exc, _span(rows), topic, unknown=True)
-            raise self._failed from exc
-        return [row for row in rows if row.key not in stored]
+            try:
+                return await SENDING.insist(send, partial(self._cluster.forget_route, topic))
+            except OgiveError as exc:
+                self._failed = self._failure(exc, _span(rows), topic, unknown=unknown)
+                raise self._failed from exc
 
     async def _once(
         self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded
@@ -278,11 +271,6 @@ async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
     return halves
 
 
-def _may_pass(failure: OgiveError) -> bool:
-    """Return whether a send that failed so is tried again; its topic and brokers were there."""
-    return isinstance(failure, TopicNotExist) or SENDING.waits_for(failure)
-
-
 def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:
     """Return the numbers of the first and the last."""
     if isinstance(rows, Encoded):
@@ -321,26 +309,21 @@ async def end_transactions(
             topic=half.topic,
             broker_name=half.broker_name,
         )
+        unknown = False
+
+        async def tell() -> None:
+            nonlocal unknown
+            if unknown and recall is not None and half.key in await recall():
+                return
+            try:
+                address = await cluster.master_of(queue)
+                await rpc.end_transaction(cluster.pool, address, header, timeout_s=CALL_TIMEOUT_S)
+            except OgiveError as exc:
+                unknown = unknown or exc.outcome_unknown
+                raise
+
         async with room:
-            retry, unknown = SENDING.start(), False
-            while True:
-                try:
-                    await rpc.end_transaction(
-                        cluster.pool,
-                        await cluster.master_of(queue),
-                        header,
-                        timeout_s=CALL_TIMEOUT_S,
-                    )
-                    return
-                except OgiveError as exc:
-                    if retry.over or not _may_pass(exc):
-                        raise
-                    unknown = unknown or exc.outcome_unknown
-                    log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
-                await retry.pause()
-                cluster.forget_route(half.topic)
-                if unknown and recall is not None and half.key in await recall():
-                    return
+            await SENDING.insist(tell, partial(cluster.forget_route, half.topic))
 
     for outcome in await asyncio.gather(*(end(half) for half in halves), return_exceptions=True):
         if isinstance(outcome, BaseException):
