@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ogive import aio, errors
     from ogive.client.config import ClientConfig, ProducerConfig
     from ogive.client.consumer.config import ConsumerConfig
-    from ogive.client.consumer.intercept import ListenerCall
+    from ogive.client.consumer.listener_call import ListenerCall
     from ogive.client.consumer.push_consumer import run
     from ogive.client.hooks import SendHook
     from ogive.client.listener import (
@@ -133,7 +133,7 @@ _HOME: Final = {
     "IllegalStateError": "ogive.errors",
     "InvalidOption": "ogive.errors",
     "Listener": "ogive.client.listener",
-    "ListenerCall": "ogive.client.consumer.intercept",
+    "ListenerCall": "ogive.client.consumer.listener_call",
     "Message": "ogive.model",
     "MessageExt": "ogive.model",
     "MessageIllegal": "ogive.errors",

@@ -284,13 +284,23 @@ def decoded(listener: AnyListener) -> AnyListener:
     def arguments(message: MessageExt) -> tuple[Any, ...]:
         return (read(message.body), message) if both else (read(message.body),)
 
-    def plain(message: MessageExt) -> Any:
-        return function(*arguments(message))
+    return replace(listener, function=adapted(function, arguments))
 
-    async def on_the_loop(message: MessageExt) -> Any:
-        return await function(*arguments(message))
 
-    return replace(listener, function=on_the_loop if listener.is_async else plain)
+def adapted(
+    function: Callable[..., Any], arguments: Callable[..., tuple[Any, ...]]
+) -> Callable[..., Any]:
+    """Return a function that calls *function* with what *arguments* makes of its own arguments,
+    async if *function* is.
+    """
+
+    def plain(*given: Any) -> Any:
+        return function(*arguments(*given))
+
+    async def on_the_loop(*given: Any) -> Any:
+        return await function(*arguments(*given))
+
+    return on_the_loop if is_async(function) else plain
 
 
 def is_async(function: Callable[..., Any]) -> bool:

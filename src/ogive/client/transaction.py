@@ -31,7 +31,7 @@ from typing import Any, Final, Self
 
 from ogive.client import rpc
 from ogive.client.config import ProducerConfig
-from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
+from ogive.client.consumer.workers import Workers, make_workers
 from ogive.client.hooks import (
     await_in_fresh_context,
     call_in_fresh_context,
@@ -248,19 +248,17 @@ class CheckService:
         self._waiting += 1
         self._waiting_bytes += len(message.body)
         if self._workers is None:
-            self._workers = self._make_workers()
+            self._workers = make_workers(
+                self._decide,
+                self._decide_async,
+                self._answer,
+                is_async=is_async(self._check),
+                failed=Decision.UNKNOWN,
+                count=self._config.check_threads,
+                name=f"check {self._config.group}",
+            )
             self._workers.start()
         self._workers.submit([_Question(connection, header, message)])
-
-    def _make_workers(self) -> Workers[_Question]:
-        name, count = f"check {self._config.group}", self._config.check_threads
-        if is_async(self._check):
-            return LoopWorkers(
-                self._decide_async, self._answer, failed=Decision.UNKNOWN, count=count, name=name
-            )
-        return ThreadWorkers(
-            self._decide, self._answer, failed=Decision.UNKNOWN, count=count, name=name
-        )
 
     def _decide(self, question: _Question) -> Decision:
         try:

@@ -20,10 +20,10 @@ import ogive
 from ogive.client import rpc
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.group_client import GroupClient
+from ogive.client.consumer.listener_call import bound
 from ogive.client.consumer.member import check_one_group
-from ogive.client.consumer.namespaced_listener import wired
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener, decoded
+from ogive.client.listener import AnyListener
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
@@ -367,7 +367,7 @@ async def check_filters(client: ClientConfig, listeners: Sequence[AnyListener]) 
     pull.
     """
     async with ClientInstance(client) as instance:
-        ours = [wired(decoded(one), instance.namespace).config for one in listeners]
+        ours = [bound(one, instance.namespace).config for one in listeners]
         calls = GroupClient(instance, ours[0].group)
         for one in ours:
             await instance.routes.find(one.topic)

@@ -35,7 +35,7 @@ from ogive.client.consumer.corrupt_messages import CorruptMessages
 from ogive.client.consumer.delivery import ConsumeService, TopicDelivery
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group_client import GroupClient
-from ogive.client.consumer.namespaced_listener import wired
+from ogive.client.consumer.listener_call import bound
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.process_queue import ProcessQueue
@@ -43,7 +43,7 @@ from ogive.client.consumer.rebalance import lease_time
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener, decoded
+from ogive.client.listener import AnyListener
 from ogive.client.routes import MASTER_ID
 from ogive.client.trace_record import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
@@ -121,7 +121,7 @@ class Consuming:
     def __init__(
         self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig
     ) -> None:
-        listeners = [wired(decoded(one), instance.namespace) for one in listeners]
+        listeners = [bound(one, instance.namespace) for one in listeners]
         name = listeners[0].config.group
         self._config = config
         self._loop = asyncio.get_running_loop()

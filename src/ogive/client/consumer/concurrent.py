@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.listener_call import call, call_async
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import Replier, returns
 from ogive.client.consumer.subscription import MemberContext
-from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
+from ogive.client.consumer.workers import make_workers
 from ogive.client.listener import AnyListener, Reply
 from ogive.model import MessageExt
 from ogive.transport.event_loop import every
@@ -76,18 +76,17 @@ class ConcurrentService:
         self._batch = listener.config.batch
         self._timeout_s = listener.config.consume_timeout_s
         self._loop = asyncio.get_running_loop()
-        count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
         self._expiry: asyncio.Task[Any] | None = None
         broken: Result = Failure(why=BROKEN)
-        self._workers: Workers[Batch]
-        if listener.is_async:
-            self._workers = LoopWorkers(
-                self._run_async, self._finished, failed=broken, count=count, name=name
-            )
-        else:
-            self._workers = ThreadWorkers(
-                self._run, self._finished, failed=broken, count=count, name=name
-            )
+        self._workers = make_workers(
+            self._run,
+            self._run_async,
+            self._finished,
+            is_async=listener.is_async,
+            failed=broken,
+            count=listener.config.threads,
+            name=f"{group.name} {listener.config.topic}",
+        )
         self._failed_messages = returns(group, listener, config, self.submit)
         self._replier = Replier(group)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ogive.client.config import check_type, check_types
 from ogive.client.consumer.allocate import Strategy, average
-from ogive.client.consumer.intercept import Interceptor
+from ogive.client.consumer.listener_call import Interceptor
 from ogive.errors import InvalidOption
 from ogive.keywords import explains
 

@@ -9,11 +9,8 @@ from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import ConsumeService, Receiver, TopicDelivery
-from ogive.client.consumer.direct import consume_directly
 from ogive.client.consumer.group_client import GroupClient
-from ogive.client.consumer.intercept import intercepted
-from ogive.client.consumer.message_iterator import no_function
-from ogive.client.consumer.namespaced_listener import wired, wired_on_change
+from ogive.client.consumer.listener_call import bound, consume_directly, no_function
 from ogive.client.consumer.offset_store import (
     LocalOffsetStore,
     OffsetStore,
@@ -31,11 +28,10 @@ from ogive.client.consumer.running_info import (
     queue_info,
     stuck,
 )
-from ogive.client.consumer.subscription import Announcer, MemberContext, OnChange
+from ogive.client.consumer.subscription import Announcer, MemberContext, OnChange, bare_on_change
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import AnyListener, ListenerConfig, consume_from_where, decoded
-from ogive.client.namespace import Namespace
+from ogive.client.listener import AnyListener, ListenerConfig, consume_from_where
 from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import BrokerError, IllegalStateError, InvalidOption, NoRoute
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
@@ -215,7 +211,7 @@ class PushMember(Member):
         check_one_group([listener.config for listener in listeners])
         self._namespace = namespace = instance.namespace
         self._make_service = make_service
-        listeners = [_on_the_wire(listener, namespace, config) for listener in listeners]
+        listeners = [bound(listener, namespace, config.interceptors) for listener in listeners]
         first = listeners[0].config
         calls = GroupClient(instance, first.group)
         group = MemberContext(
@@ -242,7 +238,7 @@ class PushMember(Member):
             retries = retry_topic(self.group)
             self._state.topics[retries] = SubscriptionData(topic=retries, version=self._started_ms)
             self._state.starts[retries] = "earliest"
-        on_change = wired_on_change(on_change, namespace)
+        on_change = bare_on_change(on_change, namespace)
         if on_change is not None:
             self._state.observers.append(Announcer(on_change, group))
         self._called_directly = 0
@@ -288,7 +284,7 @@ class PushMember(Member):
         Raises InvalidOption where the listener cannot join the group, NoNameServer, and the
         BrokerError of a broker that refuses the topic. Nothing has changed then.
         """
-        listener = _on_the_wire(listener, self._namespace, self._config)
+        listener = bound(listener, self._namespace, self._config.interceptors)
         check_one_group([*self._settings, listener.config])
         topic = listener.config.topic
         await self._find_route(topic)
@@ -398,12 +394,6 @@ class PushMember(Member):
             from_where=self.consumer_data().consume_from_where,
             started_ms=self._started_ms,
         )
-
-
-def _on_the_wire(
-    listener: AnyListener, namespace: Namespace, config: ConsumerConfig
-) -> AnyListener:
-    return wired(intercepted(decoded(listener), config.interceptors), namespace)
 
 
 def _store(calls: GroupClient, instance: ClientInstance, config: ConsumerConfig) -> OffsetStore:

@@ -267,8 +267,3 @@ class DeliveryService:
         self._failure = self._failure or failure
         self._ready.clear()
         self._wake(len(self._waiting))
-
-
-def no_function(*_: Any) -> None:
-    """The listener of an iterated consumer, which has none."""
-    raise IllegalStateError("an iterated consumer has no listener")

@@ -30,8 +30,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.group_client import MAX_RETRIES
+from ogive.client.consumer.listener_call import call, call_async
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.rebalance import lease_time
@@ -42,7 +42,7 @@ from ogive.client.consumer.send_back import (
     send_to_dead_letters,
 )
 from ogive.client.consumer.subscription import MemberContext
-from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
+from ogive.client.consumer.workers import make_workers
 from ogive.client.listener import COMMIT, MAX_SUSPEND_S, MIN_SUSPEND_S, ROLLBACK, AnyListener
 from ogive.errors import OgiveError
 from ogive.model import MessageExt
@@ -109,24 +109,15 @@ class OrderlyService:
         self._retrying: set[asyncio.Task[Any]] = set()
         self._dead_letters = DeadLetters(group.name)
         self._stopping = False
-        count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
-        self._workers: Workers[Turn]
-        if listener.is_async:
-            self._workers = LoopWorkers(
-                self._run_async,
-                self._finished,
-                failed=TurnResult(0, Failure(why=BROKEN)),
-                count=count,
-                name=name,
-            )
-        else:
-            self._workers = ThreadWorkers(
-                self._run,
-                self._finished,
-                failed=TurnResult(0, Failure(why=BROKEN)),
-                count=count,
-                name=name,
-            )
+        self._workers = make_workers(
+            self._run,
+            self._run_async,
+            self._finished,
+            is_async=listener.is_async,
+            failed=TurnResult(0, Failure(why=BROKEN)),
+            count=listener.config.threads,
+            name=f"{group.name} {listener.config.topic}",
+        )
 
     def start(self) -> None:
         self._workers.start()

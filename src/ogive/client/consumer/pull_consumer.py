@@ -13,9 +13,8 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, check_type, o
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import select, subscription, validate_filter, warn_of_tags
 from ogive.client.consumer.group_client import GroupClient
-from ogive.client.consumer.namespaced_listener import wired_on_change
 from ogive.client.consumer.pull_member import PullMember, PullSettings
-from ogive.client.consumer.subscription import OnChange
+from ogive.client.consumer.subscription import OnChange, bare_on_change
 from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
 from ogive.client.listener import Start, validate_start
 from ogive.errors import IllegalStateError, InvalidOption
@@ -75,7 +74,7 @@ class PullConsumer(OnlyAsyncWith):
             self._settings,
             topics=tuple(map(namespace.wrap, topics)),
             group=None if group is None else namespace.wrap(group),
-            on_change=wired_on_change(on_change, namespace),
+            on_change=bare_on_change(on_change, namespace),
         )
         self._member: PullMember | None = None
         self._closing: asyncio.Task[None] | None = None

@@ -16,8 +16,9 @@ from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import ConsumeService
 from ogive.client.consumer.filter import warn_of_tags
+from ogive.client.consumer.listener_call import no_function
 from ogive.client.consumer.member import PushMember, check_one_group
-from ogive.client.consumer.message_iterator import DeliveryService, IncomingMessage, no_function
+from ogive.client.consumer.message_iterator import DeliveryService, IncomingMessage
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.subscription import MemberContext, OnChange
 from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith

@@ -20,7 +20,8 @@ from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.hooks import await_in_fresh_context, must_pass
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import Start
+from ogive.client.listener import Start, adapted
+from ogive.client.namespace import Namespace
 from ogive.client.trace import ConsumeObserver
 from ogive.model import RETRY_PREFIX, MessageExt, MessageQueue
 from ogive.transport.event_loop import every
@@ -33,6 +34,17 @@ OnChange = Callable[[list[MessageQueue], list[MessageQueue]], Any]
 
 SOONER: Final = 5
 """Progress is committed after a fifth of the usual period if a queue has no messages left."""
+
+
+def bare_on_change(on_change: OnChange | None, namespace: Namespace) -> OnChange | None:
+    """Return *on_change* for the queues on the wire; it gets those that the application knows."""
+    if on_change is None or not namespace:
+        return on_change
+
+    def bare(*changes: Iterable[MessageQueue]) -> tuple[list[MessageQueue], ...]:
+        return tuple([namespace.strip_queue(queue) for queue in queues] for queues in changes)
+
+    return adapted(on_change, bare)
 
 
 class QueueObserver:

@@ -351,3 +351,19 @@ class LoopWorkers(Generic[T, R]):
         batch, self._results = self._results, []
         if batch:
             self._finished(batch)
+
+
+def make_workers(
+    run: Callable[[T], R],
+    run_async: Callable[[T], Awaitable[R]],
+    finished: Finished[T, R],
+    *,
+    is_async: bool,
+    failed: R,
+    count: int,
+    name: str,
+) -> Workers[T]:
+    """Return workers that call *run* in threads, or *run_async* on the loop if *is_async*."""
+    if is_async:
+        return LoopWorkers(run_async, finished, failed=failed, count=count, name=name)
+    return ThreadWorkers(run, finished, failed=failed, count=count, name=name)

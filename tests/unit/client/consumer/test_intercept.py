@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ogive.client.consumer.intercept import Interceptor, ListenerCall, Outcome, intercepted
+from ogive.client.consumer.listener_call import Interceptor, ListenerCall, Outcome, intercepted
 from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, suspend
 from ogive.errors import InvalidOption

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ogive.client.consumer.call import call, call_async
+from ogive.client.consumer.listener_call import call, call_async
 from ogive.client.consumer.outcome import Failure, judge
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener, suspend
 from tests.unit.client.consumer.test_process_queue import message
