@@ -23,6 +23,8 @@ SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 # 4.9.3; newer clients sign every field
 LAST_THAT_LEFT_IT_OUT: Final = 399
+# of SHA-1
+_BLOCK_BYTES: Final = 64
 
 
 @explains
@@ -50,18 +52,33 @@ class Credentials:
         return {ACCESS_KEY: self.access_key, **token}
 
     @cached_property
-    def _keyed(self) -> Any:
-        return hmac.new(self.secret_key.encode(), digestmod=hashlib.sha1)
+    def _keyed(self) -> tuple[Any, Any]:
+        """SHA-1 of the inner and of the outer key of HMAC, RFC 2104.
 
-    def signature(self, values: bytes, body: bytes) -> str:
+        Copies of these cost 2.9 µs for 1 KiB, copies of what hmac.new() returns 7.3.
+        """
+        key = self.secret_key.encode()
+        if len(key) > _BLOCK_BYTES:
+            key = hashlib.sha1(key).digest()  # noqa: S324  the protocol's
+        key = key.ljust(_BLOCK_BYTES, b"\0")
+        inner, outer = bytes(byte ^ 0x36 for byte in key), bytes(byte ^ 0x5C for byte in key)
+        return hashlib.sha1(inner), hashlib.sha1(outer)  # noqa: S324  the protocol's
+
+    def signature(self, values: bytes, body: bytes | memoryview) -> str:
         """Return the signature in base64, 28 characters.
 
         *values* are those of all fields, joined in the order of the fields' names.
         """
-        digest = self._keyed.copy()
+        return self._signature(values, body).decode()
+
+    def _signature(self, values: bytes, body: bytes | memoryview) -> bytes:
+        inner, outer = self._keyed
+        digest = inner.copy()
         digest.update(values)
         digest.update(body)
-        return base64.b64encode(digest.digest()).decode()
+        whole = outer.copy()
+        whole.update(digest.digest())
+        return base64.b64encode(whole.digest())
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
         """Return *fields* with the access key and the signature over them and *body*.
@@ -76,12 +93,23 @@ class Credentials:
 
         *version*: the client's; old ones do not sign every field.
         """
-        signed = fields
-        if version <= LAST_THAT_LEFT_IT_OUT and UNIQUE_KEY_QUERY in fields:
-            signed = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
-        return hmac.compare_digest(
-            self.signature(_joined(signed), body).encode(), fields.get(SIGNATURE, "").encode()
-        )
+        return self.has_made(fields.get(SIGNATURE, ""), signed_values(fields, version), body)
+
+    def has_made(self, signature: str, values: bytes, body: bytes | memoryview) -> bool:
+        """Return True if *signature* is this user's over *values*, see signed_values(), and
+        *body*.
+        """
+        return hmac.compare_digest(self._signature(values, body), signature.encode())
+
+
+def signed_values(fields: Mapping[str, str], version: int) -> bytes:
+    """Return the values that the signature of a request with these fields covers.
+
+    *version*: the client's; old ones do not sign every field.
+    """
+    if version <= LAST_THAT_LEFT_IT_OUT and UNIQUE_KEY_QUERY in fields:
+        fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
+    return _joined(fields)
 
 
 def _joined(fields: Mapping[str, str]) -> bytes:

@@ -1,5 +1,8 @@
 """Signatures are those that Apache's brokers compute."""
 
+import base64
+import hmac
+
 import pytest
 
 from ogive.errors import InvalidOption
@@ -48,3 +51,12 @@ def test_the_secret_is_in_no_text() -> None:
 def test_empty_credentials_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
         Credentials(**{"access_key": "a", "secret_key": "b", **wrong})
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 200])
+def test_a_signature_is_an_hmac_of_sha1_whatever_the_length_of_the_key(size: int) -> None:
+    user = Credentials(access_key="a", secret_key="k" * size)
+    digest = hmac.digest(b"k" * size, b"valuesbody", "sha1")
+    assert user.signature(b"values", b"body") == base64.b64encode(digest).decode()
+    assert user.has_made(base64.b64encode(digest).decode(), b"values", memoryview(b"body"))
+    assert not user.has_made("\xfc", b"values", b"body")
