@@ -1,5 +1,5 @@
 /* The body of a batch. Python: wire/message.py,
- * broker/sends/send_batch.py. */
+ * broker/sends/plan.py. */
 
 #include "native.h"
 
@@ -140,7 +140,8 @@ static int has_start(const uint8_t *at, const uint8_t *end, PyObject *starts)
     return 0;
 }
 
-Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *starts, int64_t most)
+static Py_ssize_t count_plain_items(
+    const uint8_t *at, const uint8_t *end, PyObject *starts, int64_t most)
 {
     BatchItem item;
     Py_ssize_t items = 0;
@@ -153,23 +154,24 @@ Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *st
     return items;
 }
 
-/* plain_batch(body, starts, most): how many messages the body of a batch holds, at most so many,
-   with properties that a record has room for and of which none begins with one of *starts*. None
-   where one of them does, where lengths do not add up, or there is none or more. */
+/* plain_batch(data, start, starts, most): how many messages the batch in data[start:] holds, at
+   most so many, with properties that a record has room for and of which none begins with one of
+   *starts*. None where one of them does, where lengths do not add up, or there is none or more. */
 PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 3 || !PyBytes_Check(args[0]) || !is_bytes_tuple(args[1])
-        || !PyLong_Check(args[2])) {
-        PyErr_SetString(
-            PyExc_TypeError, "plain_batch(body: bytes, starts: tuple[bytes, ...], most: int)");
+    int64_t start, most;
+    if (count != 4 || !PyBytes_Check(args[0])
+        || !is_number(args[1], 0, PyBytes_GET_SIZE(args[0]), &start) || !is_bytes_tuple(args[2])
+        || !PyLong_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError,
+            "plain_batch(data: bytes, start: int, starts: tuple[bytes, ...], most: int)");
         return NULL;
     }
-    int64_t most;
-    const uint8_t *body = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     Py_ssize_t items = 0;
-    if (is_number(args[2], INT64_MIN, INT64_MAX, &most))
-        items = count_plain_items(body, body + PyBytes_GET_SIZE(args[0]), args[1], most);
+    if (is_number(args[3], INT64_MIN, INT64_MAX, &most))
+        items = count_plain_items(data + start, data + PyBytes_GET_SIZE(args[0]), args[2], most);
     if (items == 0)
         Py_RETURN_NONE;
     return PyLong_FromSsize_t(items);

@@ -15,29 +15,13 @@ static PyMethodDef functions[] = {
         FAST(native_properties_text,
             "properties_text(properties): see encode_properties() in ogive.wire.message")},
     {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
-    {"usual_send",
-        FAST(native_usual_send,
-            "usual_send(fields, names, own_properties): see handle() in "
-            "ogive.broker.sends.send")},
-    {"plain_sends",
-        FAST(native_plain_sends,
-            "plain_sends(frames, at, most, ...): see take_sends() in "
-            "ogive.broker.sends.send_run")},
-    {"plain_batches",
-        FAST(native_plain_batches,
-            "plain_batches(frames, at, most, ...): see take_batches() in "
-            "ogive.broker.sends.batch_run")},
+    {"read_sends",
+        FAST(native_read_sends,
+            "read_sends(forms, frames, at, most, most_bytes, most_body, origin): see "
+            "ogive.wire.sends")},
     {"encode_answers",
         FAST(native_encode_answers,
             "encode_answers(answers, places, region, ...): see ogive.wire.sends")},
-    {"half_properties",
-        FAST(native_half_properties,
-            "half_properties(text, topic, queue_id, own_properties): see "
-            "ogive.broker.transactions.half_messages")},
-    {"transaction_steps",
-        FAST(native_transaction_steps,
-            "transaction_steps(frames, at, ...): see take_transactions() in "
-            "ogive.broker.sends.transaction_run")},
     {"batch_items",
         FAST(native_batch_items,
             "batch_items(body, most, item): see decode_batch() in ogive.wire.message")},
@@ -45,7 +29,7 @@ static PyMethodDef functions[] = {
         FAST(native_batch_body, "batch_body(items): see encode_batch() in ogive.wire.message")},
     {"plain_batch",
         FAST(native_plain_batch,
-            "plain_batch(body, starts, most): see _checked() in ogive.broker.sends.send_batch")},
+            "plain_batch(data, start, starts, most): see _checked() in ogive.broker.sends.plan")},
     {"build_records",
         FAST(native_build_records,
             "build_records(messages, queues, position, ...): see ogive.store.record")},

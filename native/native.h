@@ -69,7 +69,10 @@ enum {
 /* Request codes, as in wire/codes.py */
 enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
 
-/* those that clients send, as in broker/sends/checks.py */
+/* in the flag of a request: it wants no answer */
+enum { ONEWAY = 2 };
+
+/* those that clients send, as in wire/sends.py */
 #define CLIENT_FLAGS 0x733
 
 /* The last property of a record, the checksum over all before it: this name, ten digits, the lowest
@@ -294,14 +297,9 @@ int read_json_header(const uint8_t *frame, Py_ssize_t size, Header *header);
 int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value,
     char **room, Py_ssize_t *left);
 
-/* sends.c: whether *text* is a plain decimal number; one that is not there is 0 */
-int number_of(Text text, int64_t *number);
-
 /* batches.c: reads the message at *at* of a batch, and moves on behind it; 0, and it stays, where
  * lengths do not add up */
 int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item);
-/* How many messages these bytes are, see plain_batch(); 0 where they are not plain */
-Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *starts, int64_t most);
 
 /* The functions of the module, for the table in module.c */
 /* header.c */
@@ -313,14 +311,9 @@ PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssi
 /* crc.c */
 PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* sends.c */
-PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_read_sends(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* answers.c */
 PyObject *native_encode_answers(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* halves.c */
-PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* batches.c */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -1,14 +1,18 @@
-/* What a broker does for each send, of one message or a batch. Python: broker/sends/send.py and
- * send_batch.py. */
+/* Requests to store messages and to end transactions, as clients send them. Python: wire/sends.py.
+ */
 
 #include "native.h"
+
+#include <stdlib.h>
 
 /* fit 64 bits, however they go on */
 #define MAX_DIGITS 18
 /* in a header */
 #define MAX_ESCAPED_BYTES 8192
+/* properties of a half message */
+#define MAX_HALF_NAMES 32
 
-/* the fields of a send's header, as _Names has them */
+/* the fields of a send's header, as SendNames has them */
 enum {
     TOPIC,
     QUEUE_ID,
@@ -25,13 +29,31 @@ enum {
     NAMES
 };
 
+/* what a request asks for, as in SendKind */
+enum { PLAIN, BATCH_OF_SEVERAL, SPECIAL, HALF, END };
+
 typedef struct {
+    Text name, value;
+} Field;
+
+typedef struct {
+    Header header;
+    /* by their letters */
+    Text fields[NAMES];
+    /* all fields, in the order in which they came */
+    Field all[MAX_SEND_FIELDS];
+    int count;
+    int kind;
     int64_t queue_id, sys_flag, born_ms, flag, times;
-    /* at is NULL: a batch without one */
+    /* of a plain send, and of a half message */
     Text key;
+    /* of an end */
+    Text group;
+    int64_t place, offset, decision;
 } Send;
 
-int number_of(Text text, int64_t *number)
+/* Whether it is a plain decimal number; one that is not there is 0 */
+static int number_of(Text text, int64_t *number)
 {
     *number = 0;
     if (text.at == NULL)
@@ -88,35 +110,190 @@ static int find_key(Text properties, Text *key)
     return 1;
 }
 
-/* Whether these fields are of a send that is stored just as it came */
-static int read_send(const Text *fields, Send *send)
+#define TEXT(literal) {literal, sizeof(literal) - 1}
+
+/* Whether a property of this name makes the message another one than a half message that is stored
+ * for the first time, just so */
+static int is_special(Text name)
 {
-    Text topic = fields[TOPIC];
-    return topic.at != NULL && topic.size != 0 && topic.at[0] != '%' && fields[QUEUE_ID].at != NULL
-        && number_of(fields[QUEUE_ID], &send->queue_id) && send->queue_id >= INT32_MIN
-        && send->queue_id <= INT32_MAX && number_of(fields[SYS_FLAG], &send->sys_flag)
-        && fields[BORN_MS].at != NULL && number_of(fields[BORN_MS], &send->born_ms)
-        && number_of(fields[FLAG], &send->flag) && number_of(fields[TIMES], &send->times)
-        && !(send->sys_flag & ~(int64_t)CLIENT_FLAGS) && send->born_ms >= 0
-        && send->flag >= -INT32_MAX && send->flag <= INT32_MAX && send->times >= 0
-        && send->times <= INT32_MAX && fields[PROPERTIES].size <= MAX_PROPERTIES_BYTES
-        && find_key(fields[PROPERTIES], &send->key);
+    static const Text names[] = {
+        TEXT("DELAY"),
+        TEXT("POP_CK"),
+        TEXT("INNER_NUM"),
+        TEXT("CLUSTER"),
+        TEXT("MSG_REGION"),
+        TEXT("TRACE_ON"),
+        TEXT("TRANSACTION_CHECK_TIMES"),
+        TEXT("TRAN_PREPARED_QUEUE_OFFSET"),
+        TEXT("CHECK_IMMUNITY_TIME_IN_SECONDS"),
+        TEXT("__transactionId__"),
+        TEXT("REAL_TOPIC"),
+        TEXT("REAL_QID"),
+        TEXT("__CRC32#"),
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (is_same(name, names[i]))
+            return 1;
+    }
+    for (Py_ssize_t at = 0; at + 6 <= name.size; at++) {
+        if (memcmp(name.at + at, "TIMER_", 6) == 0)
+            return 1;
+    }
+    return 0;
 }
 
-/* The same for a single message with a key, to which so many bytes of properties come */
-static int read_single_send(const Text *fields, Py_ssize_t own_size, Send *send)
+/* Whether these are the properties of a half message as producers send it; its unique key */
+static int find_half_key(Text text, Text *key)
 {
-    if (may_be_batch(fields[BATCH]) || !read_send(fields, send) || send->key.at == NULL)
+    Text names[MAX_HALF_NAMES];
+    int count = 0, prepared = 0, grouped = 0;
+    const char *end = text.at + text.size;
+    *key = (Text){NULL, 0};
+    if (text.size == 0)
         return 0;
-    Text text = fields[PROPERTIES];
-    return own_size <= MAX_PROPERTIES_BYTES - (text.at[text.size - 1] != 2) - text.size;
+    for (const char *at = text.at; at < end; count++) {
+        const char *stop = (const char *)property_end((const uint8_t *)at, (const uint8_t *)end);
+        const char *name_end = memchr(at, 1, (size_t)(stop - at));
+        if (count == MAX_HALF_NAMES || name_end == NULL || name_end == at || name_end + 1 == stop)
+            return 0;
+        Text name = {at, name_end - at}, value = {name_end + 1, stop - name_end - 1};
+        for (int before = 0; before < count; before++) {
+            if (is_same(names[before], name))
+                return 0;
+        }
+        names[count] = name;
+        if (is_word(name, "UNIQ_KEY"))
+            *key = value;
+        else if (is_word(name, "PGROUP"))
+            grouped = 1;
+        else if (is_word(name, "TRAN_MSG"))
+            prepared = is_word(value, "true");
+        else if (is_special(name))
+            return 0;
+        at = stop == end ? end : stop + 1;
+    }
+    return prepared && grouped && key->at != NULL;
+}
+
+/* A number of 32 bits; one that is not there is 0 */
+static int read_int(Text text, int64_t *number)
+{
+    return number_of(text, number) && *number >= INT32_MIN && *number <= INT32_MAX;
+}
+
+/* The header of a request to store messages, or to end a transaction, and its fields; texts with
+   escapes in *room*. 0 for anything else, and where a field is cut off or not UTF-8, or there are
+   too many */
+static int read_header_of_send(const uint8_t *frame, Py_ssize_t size, char *room, Send *send)
+{
+    /* SHORT_NAMES in Python */
+    static const char letters[NAMES] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'l', 'c', 'd', 'k', 'm'};
+    Header *header = &send->header;
+    int binary = read_header(frame, size, header);
+    Py_ssize_t room_left = MAX_ESCAPED_BYTES;
+    if ((!binary && !read_json_header(frame, size, header))
+        || (header->code != SEND_MESSAGE_V2 && header->code != SEND_BATCH_MESSAGE
+            && header->code != END_TRANSACTION)
+        || (header->flag != 0 && header->flag != ONEWAY))
+        return 0;
+    memset(send->fields, 0, sizeof send->fields);
+    send->count = 0;
+    for (Py_ssize_t at = header->fields_at; at < header->fields_end;) {
+        Text name, value;
+        if (send->count == MAX_SEND_FIELDS)
+            return 0;
+        if (binary ? !read_field(frame, &at, header->fields_end, &name, &value)
+                    || !is_utf8((const uint8_t *)name.at, (size_t)name.size)
+                    || !is_utf8((const uint8_t *)value.at, (size_t)value.size)
+                   : !read_json_field(
+                         frame, &at, header->fields_end, &name, &value, &room, &room_left))
+            return 0;
+        /* Java decodes it to null */
+        if (binary && (name.size == 0 || value.size == 0))
+            continue;
+        send->all[send->count++] = (Field){name, value};
+        const char *letter = name.size == 1 ? memchr(letters, name.at[0], NAMES) : NULL;
+        if (letter != NULL)
+            send->fields[letter - letters] = value;
+    }
+    return 1;
+}
+
+/* Kind and key of a single message, to which so many bytes of properties are added */
+static int kind_of(Send *send, Py_ssize_t own_size)
+{
+    Text topic = send->fields[TOPIC], text = send->fields[PROPERTIES];
+    int64_t others = send->sys_flag & ~(int64_t)CLIENT_FLAGS;
+    if (topic.size == 0 || topic.at[0] == '%' || (others & ~TRANSACTION_PREPARED)
+        || send->born_ms < 0 || send->flag == INT32_MIN || send->times < 0)
+        return SPECIAL;
+    if (!others && text.size <= MAX_PROPERTIES_BYTES && find_key(text, &send->key)
+        && send->key.at != NULL
+        && own_size <= MAX_PROPERTIES_BYTES - (text.at[text.size - 1] != 2) - text.size)
+        return PLAIN;
+    if (send->times == 0 && find_half_key(text, &send->key))
+        return HALF;
+    send->key = (Text){NULL, 0};
+    return SPECIAL;
+}
+
+/* The request to end a transaction; 0 for one that Python has to read */
+static int read_end(Send *send)
+{
+    Text place = {NULL, 0}, offset = place, decision = place;
+    send->group = place;
+    send->kind = END;
+    for (int i = 0; i < send->count; i++) {
+        Text name = send->all[i].name, value = send->all[i].value;
+        if (is_word(name, "producerGroup"))
+            send->group = value;
+        else if (is_word(name, "tranStateTableOffset"))
+            place = value;
+        else if (is_word(name, "commitLogOffset"))
+            offset = value;
+        else if (is_word(name, "commitOrRollback"))
+            decision = value;
+    }
+    return send->group.at != NULL && place.at != NULL && offset.at != NULL && decision.at != NULL
+        && number_of(place, &send->place) && number_of(offset, &send->offset)
+        && (is_word(decision, "8") || is_word(decision, "12"))
+        && number_of(decision, &send->decision);
+}
+
+/* read_send() of this frame, with so many bytes of the broker's properties; 0 for one that Python
+   has to read */
+static int read_send(
+    const uint8_t *frame, Py_ssize_t size, Py_ssize_t own_size, char *room, Send *send)
+{
+    if (!read_header_of_send(frame, size, room, send))
+        return 0;
+    send->key = (Text){NULL, 0};
+    if (send->header.code == END_TRANSACTION)
+        return read_end(send);
+    const Text *fields = send->fields;
+    Text batch = fields[BATCH];
+    if (fields[TOPIC].at == NULL || fields[QUEUE_ID].at == NULL || fields[BORN_MS].at == NULL
+        || !read_int(fields[QUEUE_ID], &send->queue_id)
+        || !read_int(fields[SYS_FLAG], &send->sys_flag)
+        || !number_of(fields[BORN_MS], &send->born_ms) || !read_int(fields[FLAG], &send->flag)
+        || !read_int(fields[TIMES], &send->times))
+        return 0;
+    if (send->header.code != SEND_BATCH_MESSAGE && !may_be_batch(batch)) {
+        send->kind = kind_of(send, own_size);
+        return 1;
+    }
+    send->kind = BATCH_OF_SEVERAL;
+    if (!find_key(fields[PROPERTIES], &send->key))
+        send->key = (Text){NULL, 0};
+    return send->header.code == SEND_BATCH_MESSAGE || is_word(batch, "true") || is_word(batch, "1");
 }
 
 /* The properties to store: those of the send, and the broker's own */
-static PyObject *with_own(Text text, const char *own, Py_ssize_t own_size)
+static PyObject *with_own(Text text, PyObject *own)
 {
     /* 4.9 leaves the last separator off */
     int open = text.at[text.size - 1] != 2;
+    Py_ssize_t own_size = PyBytes_GET_SIZE(own);
     PyObject *properties = PyBytes_FromStringAndSize(NULL, text.size + open + own_size);
     if (properties == NULL)
         return NULL;
@@ -124,65 +301,15 @@ static PyObject *with_own(Text text, const char *own, Py_ssize_t own_size)
     memcpy(to, text.at, (size_t)text.size);
     if (open)
         to[text.size] = 2;
-    memcpy(to + text.size + open, own, (size_t)own_size);
+    memcpy(to + text.size + open, PyBytes_AS_STRING(own), (size_t)own_size);
     return properties;
 }
 
-/* usual_send() of these fields, NULL for one that is not there */
-static PyObject *usual_of(PyObject *const *fields, PyObject *own_properties)
-{
-    Text texts[NAMES] = {{NULL, 0}};
-    for (int name = 0; name < NAMES; name++) {
-        if (fields[name] != NULL
-            && (texts[name].at = utf8_of(fields[name], &texts[name].size)) == NULL)
-            Py_RETURN_NONE;
-    }
-    Send send;
-    Py_ssize_t own_size;
-    const char *own = utf8_of(own_properties, &own_size);
-    if (own == NULL || !read_single_send(texts, own_size, &send))
-        Py_RETURN_NONE;
-    PyObject *properties = with_own(texts[PROPERTIES], own, own_size);
-    if (properties == NULL)
-        return NULL;
-    return Py_BuildValue("(OLLLLLNs#)", fields[TOPIC], (long long)send.queue_id,
-        (long long)send.sys_flag, (long long)send.born_ms, (long long)send.flag,
-        (long long)send.times, properties, send.key.at, send.key.size);
-}
-
-/* usual_send(fields, names, own_properties): topic, queue id, sysFlag, born timestamp, flag,
-   reconsume times, the properties to store and the unique key of a single send.
-
-   None for a send to a topic that begins with %, for one that is not stored just so or whose fields
-   no client sends. */
-PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 3 || !PyDict_Check(args[0]) || !PyTuple_Check(args[1])
-        || PyTuple_GET_SIZE(args[1]) != NAMES || !PyUnicode_Check(args[2])) {
-        PyErr_SetString(
-            PyExc_TypeError, "usual_send(fields: dict, names: tuple of 12, own_properties: str)");
-        return NULL;
-    }
-    PyObject *fields[NAMES] = {NULL}, *found = NULL;
-    /* a name that is no string may change the dict when it is compared */
-    for (int name = 0; name < NAMES && !PyErr_Occurred(); name++)
-        fields[name] =
-            Py_XNewRef(PyDict_GetItemWithError(args[0], PyTuple_GET_ITEM(args[1], name)));
-    if (!PyErr_Occurred())
-        found = usual_of(fields, args[2]);
-    for (int name = 0; name < NAMES; name++)
-        Py_XDECREF(fields[name]);
-    return found;
-}
-
-/* Topic and queue of some of the messages of a run */
+/* Topic and queue of some of the messages, which have these two objects in common */
 typedef struct {
     PyObject *topic, *queue_id;
     Text name;
     int64_t number;
-    /* of the topic, that may be sent to */
-    int64_t queues;
 } Place;
 
 typedef struct {
@@ -199,249 +326,249 @@ static void drop_places(Places *places)
     }
 }
 
-/* The place of a send; NULL where its topic takes no such, or without memory, or because of the
- * callback's error */
-static const Place *place_of(Places *places, Text name, int64_t queue_id, PyObject *queues_of)
+/* The place of a send, in *place*, with references to both objects; 0 with an error. Its name is
+   the one in the object, which stays when the frame is gone. */
+static int take_place(Places *places, Text name, int64_t queue_id, Place *place)
 {
-    /* one of the same topic */
     const Place *known = NULL;
-    for (const Place *place = places->all; place < places->all + places->count; place++) {
-        if (is_same(place->name, name)) {
-            if (place->number == queue_id)
-                return place;
-            known = place;
+    for (const Place *one = places->all; one < places->all + places->count; one++) {
+        if (is_same(one->name, name)) {
+            known = one;
+            if (one->number == queue_id)
+                break;
         }
     }
-    if (places->count == MAX_PLACES)
-        return NULL;
-    Place place = {.number = queue_id};
-    place.topic =
+    if (known != NULL && known->number == queue_id) {
+        *place = *known;
+        Py_INCREF(place->topic);
+        Py_INCREF(place->queue_id);
+        return 1;
+    }
+    place->number = queue_id;
+    place->topic =
         known != NULL ? Py_NewRef(known->topic) : PyUnicode_DecodeUTF8(name.at, name.size, NULL);
-    place.queue_id = PyLong_FromLongLong(queue_id);
-    if (place.topic != NULL && place.queue_id != NULL && known == NULL) {
-        PyObject *queues = PyObject_CallOneArg(queues_of, place.topic);
-        if (queues == NULL || !is_number(queues, 0, INT32_MAX, &place.queues))
-            place.queues = 0;
-        Py_XDECREF(queues);
-    } else if (known != NULL) {
-        place.queues = known->queues;
-    }
-    if (!PyErr_Occurred() && queue_id >= 0 && queue_id < place.queues
-        && (place.name.at = utf8_of(place.topic, &place.name.size)) != NULL) {
-        places->all[places->count] = place;
-        return &places->all[places->count++];
-    }
-    Py_XDECREF(place.topic);
-    Py_XDECREF(place.queue_id);
-    return NULL;
-}
-
-/* The header of a request with this code that is answered, and the fields of its send by their
-   letters, texts with escapes in *room*; 0 for anything else, and where a field is cut off or not
-   UTF-8, or there are too many */
-static int read_short_send(
-    int code, const uint8_t *frame, Py_ssize_t size, Header *header, Text *fields, char *room)
-{
-    /* _SHORT in Python */
-    static const char letters[NAMES] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'l', 'c', 'd', 'k', 'm'};
-    Text name, value;
-    int left = MAX_SEND_FIELDS, binary = read_header(frame, size, header);
-    Py_ssize_t room_left = MAX_ESCAPED_BYTES;
-    if ((!binary && !read_json_header(frame, size, header)) || header->code != code
-        || header->flag != 0)
+    place->queue_id = PyLong_FromLongLong(queue_id);
+    if (place->topic == NULL || place->queue_id == NULL
+        || (place->name.at = PyUnicode_AsUTF8AndSize(place->topic, &place->name.size)) == NULL) {
+        Py_XDECREF(place->topic);
+        Py_XDECREF(place->queue_id);
         return 0;
-    memset(fields, 0, NAMES * sizeof *fields);
-    for (Py_ssize_t at = header->fields_at; at < header->fields_end;) {
-        if (left-- == 0)
-            return 0;
-        if (binary ? !read_field(frame, &at, header->fields_end, &name, &value)
-                    || !is_utf8((const uint8_t *)name.at, (size_t)name.size)
-                    || !is_utf8((const uint8_t *)value.at, (size_t)value.size)
-                   : !read_json_field(
-                         frame, &at, header->fields_end, &name, &value, &room, &room_left))
-            return 0;
-        /* Java decodes it to null */
-        if (binary && value.size == 0)
-            continue;
-        const char *letter = name.size == 1 ? memchr(letters, name.at[0], NAMES) : NULL;
-        if (letter != NULL)
-            fields[letter - letters] = value;
+    }
+    if (places->count < MAX_PLACES) {
+        places->all[places->count++] = *place;
+        Py_INCREF(place->topic);
+        Py_INCREF(place->queue_id);
     }
     return 1;
 }
 
-/* The NewMessage of a send; takes *body* and *properties* over */
-static PyObject *message_of(PyTypeObject *type, const Place *place, const Send *send,
-    PyObject *body, PyObject *properties, PyObject *born_host, PyObject *store_host)
+/* The types that are made: Send, NewMessage, SendAnswer, Signed, End, Ending */
+enum { SEND, MESSAGE, ANSWER, SIGNED, ENDS, ENDING, FORMS };
+/* An Origin */
+enum { OWN_PROPERTIES, BORN_HOST, STORE_HOST, ORIGIN };
+
+static PyTypeObject *form(PyObject *forms, int at)
 {
+    return (PyTypeObject *)PyTuple_GET_ITEM(forms, at);
+}
+
+static int orders(const void *one, const void *other)
+{
+    Text first = ((const Field *)one)->name, second = ((const Field *)other)->name;
+    Py_ssize_t size = first.size < second.size ? first.size : second.size;
+    int order = memcmp(first.at, second.at, (size_t)size);
+    return order ? order : (first.size > second.size) - (first.size < second.size);
+}
+
+/* A Signed, or None without a signature. NULL with an error, or without one where Python has to put
+   the values in order */
+static PyObject *signed_of(Send *send, PyObject *forms)
+{
+    Text key = {NULL, 0}, signature = {NULL, 0};
+    for (int i = 0; i < send->count; i++) {
+        if (is_word(send->all[i].name, "AccessKey"))
+            key = send->all[i].value;
+        else if (is_word(send->all[i].name, "Signature"))
+            signature = send->all[i].value;
+    }
+    if (key.size == 0 || signature.size == 0)
+        Py_RETURN_NONE;
+    qsort(send->all, (size_t)send->count, sizeof *send->all, orders);
+    Py_ssize_t size = 0;
+    for (int i = 0; i < send->count; i++) {
+        Text name = send->all[i].name;
+        if ((i && is_same(send->all[i - 1].name, name)) || is_word(name, "_UNIQUE_KEY_QUERY"))
+            return NULL;
+        for (Py_ssize_t at = 0; at < name.size; at++) {
+            if (name.at[at] & 0x80)
+                return NULL;
+        }
+        size += is_word(name, "Signature") ? 0 : send->all[i].value.size;
+    }
+    PyObject *values = PyBytes_FromStringAndSize(NULL, size);
+    if (values == NULL)
+        return NULL;
+    char *to = PyBytes_AS_STRING(values);
+    for (int i = 0; i < send->count; i++) {
+        Text value = send->all[i].value;
+        if (!is_word(send->all[i].name, "Signature") && value.size) {
+            memcpy(to, value.at, (size_t)value.size);
+            to += value.size;
+        }
+    }
+    PyObject *parts[] = {
+        PyUnicode_FromStringAndSize(key.at, key.size),
+        PyUnicode_FromStringAndSize(signature.at, signature.size),
+        values,
+    };
+    return make_tuple(form(forms, SIGNED), parts, sizeof parts / sizeof *parts);
+}
+
+/* The message of a send; NULL with an error */
+static PyObject *make_message(
+    PyObject *frame, const Send *send, const Place *place, PyObject *origin, PyObject *forms)
+{
+    Text text = send->fields[PROPERTIES];
+    Py_ssize_t body_at = send->header.body_at;
     PyObject *values[] = {
         Py_NewRef(place->topic),
         Py_NewRef(place->queue_id),
-        body,
-        properties,
+        PyBytes_FromStringAndSize(PyBytes_AS_STRING(frame) + body_at,
+            send->kind == BATCH_OF_SEVERAL ? 0 : PyBytes_GET_SIZE(frame) - body_at),
+        send->kind == PLAIN ? with_own(text, PyTuple_GET_ITEM(origin, OWN_PROPERTIES))
+                            : PyBytes_FromStringAndSize(text.at, text.size),
         PyLong_FromLongLong(send->sys_flag),
         PyLong_FromLongLong(send->flag),
         PyLong_FromLongLong(send->born_ms),
-        Py_NewRef(born_host),
-        Py_NewRef(store_host),
+        Py_NewRef(PyTuple_GET_ITEM(origin, BORN_HOST)),
+        Py_NewRef(PyTuple_GET_ITEM(origin, STORE_HOST)),
         PyLong_FromLongLong(send->times),
         PyLong_FromLong(0),
     };
-    return make_tuple(type, values, sizeof values / sizeof *values);
+    return make_tuple(form(forms, MESSAGE), values, sizeof values / sizeof *values);
 }
 
-static int append(PyObject *list, PyObject *item)
-{
-    int added = item != NULL && PyList_Append(list, item) == 0;
-    Py_XDECREF(item);
-    return added;
-}
-
-/* A SendAnswer for it */
-static PyObject *answer_of(PyTypeObject *type, const Place *place, const Send *send, int32_t opaque)
+static PyObject *make_ending(const Send *send, PyObject *forms)
 {
     PyObject *values[] = {
-        PyLong_FromLong(opaque),
-        Py_NewRef(place->queue_id),
-        PyUnicode_FromStringAndSize(send->key.at, send->key.size),
+        PyUnicode_FromStringAndSize(send->group.at, send->group.size),
+        PyLong_FromLongLong(send->place),
+        PyLong_FromLongLong(send->offset),
+        PyLong_FromLongLong(send->decision),
+    };
+    return make_tuple(form(forms, ENDING), values, sizeof values / sizeof *values);
+}
+
+static PyObject *make_answer(const Send *send, PyObject *queue_id, PyObject *forms)
+{
+    PyObject *values[] = {
+        send->header.flag == ONEWAY ? Py_NewRef(Py_None) : PyLong_FromLong(send->header.opaque),
+        Py_NewRef(queue_id),
+        send->key.at == NULL ? Py_NewRef(Py_None)
+                             : PyUnicode_FromStringAndSize(send->key.at, send->key.size),
         PyLong_FromLong(1),
         Py_NewRef(Py_None),
     };
+    return make_tuple(form(forms, ANSWER), values, sizeof values / sizeof *values);
+}
+
+/* The Send or End of a frame; takes *signature* over. NULL with an error */
+static PyObject *make_send(PyObject *frame, Send *send, Places *places, PyObject *signature,
+    PyObject *origin, PyObject *forms)
+{
+    PyObject *asked, *answer;
+    if (send->kind == END) {
+        PyObject *zero = PyLong_FromLong(0);
+        asked = make_ending(send, forms);
+        answer = make_answer(send, zero, forms);
+        Py_DECREF(zero);
+    } else {
+        Place place;
+        if (!take_place(places, send->fields[TOPIC], send->queue_id, &place)) {
+            Py_DECREF(signature);
+            return NULL;
+        }
+        asked = make_message(frame, send, &place, origin, forms);
+        answer = make_answer(send, place.queue_id, forms);
+        Py_DECREF(place.topic);
+        Py_DECREF(place.queue_id);
+    }
+    PyObject *values[] = {
+        PyLong_FromLong(send->header.code),
+        PyLong_FromLong(send->kind),
+        asked,
+        answer,
+        signature,
+        Py_NewRef(frame),
+    };
+    PyTypeObject *type = form(forms, send->kind == END ? ENDS : SEND);
     return make_tuple(type, values, sizeof values / sizeof *values);
 }
 
-/* plain_sends(frames, at, most, most_bytes, queues_of, own_properties, born_host, store_host,
-   message, answer): (messages, answers) of the plain sends from frames[at] on, at most so many,
-   with bodies of at most so many bytes; None where there is none.
-
-   A plain send is a SEND_MESSAGE_V2 that is answered, whose header is as Java's clients write it,
-   and that usual_send() takes; *queues_of* says of its topic that it has its queue.
-   Messages of one topic and queue have these two objects in common. */
-PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* Whether it is read with one of this kind and code before it */
+static int goes_on(int kind, int code, const Send *send)
 {
-    (void)module;
-    if (count != 10 || !PyList_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2])
-        || !PyLong_Check(args[3]) || !PyUnicode_Check(args[5]) || !PyBytes_Check(args[6])
-        || !PyBytes_Check(args[7]) || !is_tuple_type(args[8]) || !is_tuple_type(args[9])) {
-        PyErr_SetString(PyExc_TypeError,
-            "plain_sends(frames: list, at: int, most: int, most_bytes: int, queues_of, "
-            "own_properties: str, born_host: bytes, "
-            "store_host: bytes, message: type[NewMessage], answer: type[SendAnswer])");
-        return NULL;
-    }
-    int64_t at, most, most_bytes;
-    Py_ssize_t own_size;
-    const char *own = utf8_of(args[5], &own_size);
-    if (own == NULL || !is_number(args[1], 0, INT64_MAX, &at)
-        || !is_number(args[2], INT64_MIN, INT64_MAX, &most)
-        || !is_number(args[3], INT64_MIN, INT64_MAX, &most_bytes))
-        Py_RETURN_NONE;
-    PyObject *messages = PyList_New(0), *answers = PyList_New(0), *run = NULL, *frame = NULL;
-    char room[MAX_ESCAPED_BYTES];
-    Places places = {.count = 0};
-    if (messages == NULL || answers == NULL)
-        goto done;
-    for (; at < PyList_GET_SIZE(args[0]) && PyList_GET_SIZE(messages) < most; at++) {
-        Header header;
-        Text fields[NAMES];
-        Send send;
-        const Place *place;
-        /* a callback might take it out of the list */
-        Py_XSETREF(frame, Py_NewRef(PyList_GET_ITEM(args[0], at)));
-        if (!PyBytes_Check(frame))
-            break;
-        const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(frame);
-        if (!read_short_send(SEND_MESSAGE_V2, bytes, PyBytes_GET_SIZE(frame), &header, fields, room)
-            || PyBytes_GET_SIZE(frame) - header.body_at > most_bytes
-            || !read_single_send(fields, own_size, &send)
-            || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
-            break;
-        PyObject *body = PyBytes_FromStringAndSize(
-            (const char *)bytes + header.body_at, PyBytes_GET_SIZE(frame) - header.body_at);
-        PyObject *properties = with_own(fields[PROPERTIES], own, own_size);
-        if (!append(messages,
-                message_of(
-                    (PyTypeObject *)args[8], place, &send, body, properties, args[6], args[7]))
-            || !append(answers, answer_of((PyTypeObject *)args[9], place, &send, header.opaque)))
-            goto done;
-    }
-    if (!PyErr_Occurred())
-        run = PyList_GET_SIZE(messages) == 0 ? Py_NewRef(Py_None)
-                                             : PyTuple_Pack(2, messages, answers);
-
-done:
-    Py_XDECREF(frame);
-    Py_XDECREF(messages);
-    Py_XDECREF(answers);
-    drop_places(&places);
-    return run;
+    return (send->kind == kind && send->header.code == code)
+        || ((send->kind == HALF || send->kind == END) && (kind == HALF || kind == END));
 }
 
-/* plain_batches(frames, at, most, most_bytes, queues_of, starts, most_items, born_host, store_host,
-   message): of each plain batch from frames[at] on, at most so many, with bodies of at most so many
-   bytes: (message, start, items, key, opaque); None where there is none.
-
-   A plain batch is a SEND_BATCH_MESSAGE that is answered and stored just so, with a body that
-   plain_batch() takes, which begins at *start* of its frame and holds so many *items*. They share
-   the *message*. The rest is as for plain_sends(), but a key is not needed. */
-PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* read_sends(forms, frames, at, most, most_bytes, most_body, origin): see ogive.wire.sends. *forms*
+   are the types Send, NewMessage, SendAnswer, Signed, End and Ending. */
+PyObject *native_read_sends(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 10 || !PyList_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2])
-        || !PyLong_Check(args[3]) || !is_bytes_tuple(args[5]) || !PyLong_Check(args[6])
-        || !PyBytes_Check(args[7]) || !PyBytes_Check(args[8]) || !is_tuple_type(args[9])) {
+    int right = count == 7 && PyTuple_Check(args[0]) && PyTuple_GET_SIZE(args[0]) == FORMS
+        && PyList_Check(args[1]) && PyTuple_Check(args[6]) && PyTuple_GET_SIZE(args[6]) == ORIGIN;
+    for (int i = 0; right && i < FORMS; i++)
+        right = is_tuple_type(PyTuple_GET_ITEM(args[0], i));
+    for (int i = 0; right && i < ORIGIN; i++)
+        right = PyBytes_Check(PyTuple_GET_ITEM(args[6], i));
+    int64_t at, most, most_bytes, most_body;
+    if (!right || !is_number(args[2], 0, INT64_MAX, &at)
+        || !is_number(args[3], INT64_MIN, INT64_MAX, &most)
+        || !is_number(args[4], INT64_MIN, INT64_MAX, &most_bytes)
+        || !is_number(args[5], INT64_MIN, INT64_MAX, &most_body)) {
         PyErr_SetString(PyExc_TypeError,
-            "plain_batches(frames: list, at: int, most: int, most_bytes: int, queues_of, starts: "
-            "tuple[bytes, ...], most_items: int, "
-            "born_host: bytes, store_host: bytes, message: type[NewMessage])");
+            "read_sends(forms: tuple of 6 types, frames: list, at: int, most: int, most_bytes: "
+            "int, most_body: int, origin: Origin)");
         return NULL;
     }
-    int64_t at, most, most_bytes, most_items;
-    if (!is_number(args[1], 0, INT64_MAX, &at) || !is_number(args[2], INT64_MIN, INT64_MAX, &most)
-        || !is_number(args[3], INT64_MIN, INT64_MAX, &most_bytes)
-        || !is_number(args[6], INT64_MIN, INT64_MAX, &most_items))
-        Py_RETURN_NONE;
-    PyObject *batches = PyList_New(0), *frame = NULL;
+    PyObject *forms = args[0], *frames = args[1], *origin = args[6], *frame = NULL;
+    Py_ssize_t own_size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(origin, OWN_PROPERTIES));
     char room[MAX_ESCAPED_BYTES];
     Places places = {.count = 0};
-    if (batches == NULL)
-        goto done;
-    for (; at < PyList_GET_SIZE(args[0]) && PyList_GET_SIZE(batches) < most; at++) {
-        Header header;
-        Text fields[NAMES];
-        Send send;
-        const Place *place;
-        /* a callback might take it out of the list */
-        Py_XSETREF(frame, Py_NewRef(PyList_GET_ITEM(args[0], at)));
+    Send send;
+    int code = 0, kind = 0;
+    int64_t size = 0;
+    PyObject *sends = PyList_New(0);
+    for (; sends != NULL && at < PyList_GET_SIZE(frames) && PyList_GET_SIZE(sends) < most; at++) {
+        /* making others may set off anything, even change the list */
+        Py_XSETREF(frame, Py_NewRef(PyList_GET_ITEM(frames, (Py_ssize_t)at)));
         if (!PyBytes_Check(frame))
             break;
-        const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(frame),
-                      *end = bytes + PyBytes_GET_SIZE(frame);
-        Py_ssize_t items = 0;
-        if (!read_short_send(SEND_BATCH_MESSAGE, bytes, end - bytes, &header, fields, room)
-            || end - bytes - header.body_at > most_bytes || !read_send(fields, &send)
-            || (send.key.at != NULL && send.key.size == 0)
-            || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL
-            || (items = count_plain_items(bytes + header.body_at, end, args[5], most_items)) == 0)
+        int first = PyList_GET_SIZE(sends) == 0;
+        size += PyBytes_GET_SIZE(frame);
+        if ((!first && size > most_bytes)
+            || !read_send((const uint8_t *)PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame),
+                own_size, room, &send)
+            || PyBytes_GET_SIZE(frame) - send.header.body_at > most_body
+            || (!first && !goes_on(kind, code, &send)))
             break;
-        PyObject *body = PyBytes_FromStringAndSize(NULL, 0),
-                 *properties = PyBytes_FromStringAndSize(NULL, 0);
-        PyObject *message =
-            message_of((PyTypeObject *)args[9], place, &send, body, properties, args[7], args[8]);
-        PyObject *key = send.key.at == NULL
-            ? Py_NewRef(Py_None)
-            : PyUnicode_FromStringAndSize(send.key.at, send.key.size);
-        if (!append(batches,
-                Py_BuildValue("(NnnNi)", message, header.body_at, items, key, (int)header.opaque)))
-            goto done;
+        code = send.header.code;
+        kind = send.kind;
+        PyObject *signature = signed_of(&send, forms);
+        if (signature == NULL)
+            break;
+        PyObject *made = make_send(frame, &send, &places, signature, origin, forms);
+        if (made == NULL || PyList_Append(sends, made) < 0) {
+            Py_XDECREF(made);
+            break;
+        }
+        Py_DECREF(made);
     }
-
-done:
     Py_XDECREF(frame);
     drop_places(&places);
     if (PyErr_Occurred())
-        Py_CLEAR(batches);
-    else if (PyList_GET_SIZE(batches) == 0)
-        Py_SETREF(batches, Py_NewRef(Py_None));
-    return batches;
+        Py_CLEAR(sends);
+    return sends;
 }

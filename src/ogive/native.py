@@ -9,7 +9,7 @@ import importlib
 import os
 import zlib
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -17,7 +17,6 @@ Buffer = bytes | bytearray | memoryview
 Buffers = tuple[bytes | None, ...]
 """Buffers of one Arrow column, in Arrow's order."""
 Named = TypeVar("Named", bound=tuple[Any, ...])
-Answered = TypeVar("Answered", bound=tuple[Any, ...])
 
 Wanted = tuple[int, int, int]
 """a record that a queue speaks of: commit-log offset, size, queue offset"""
@@ -100,61 +99,20 @@ class Native(Protocol):
     def properties_text(self, properties: Mapping[str, str], /) -> bytes | None:
         """Properties as they are stored. Twin: encode_properties() in ogive.wire.message."""
 
-    def usual_send(
-        self, fields: dict[str, str], names: tuple[str, ...], own_properties: str, /
-    ) -> tuple[str, int, int, int, int, int, bytes, str] | None:
-        """Topic, queue id, sysFlag, born timestamp, flag, reconsume times, properties to store and
-        unique key of a single send. Twin: handle() in ogive.broker.sends.send.
-        """
-
-    def plain_sends(
+    def read_sends(
         self,
+        forms: tuple[Any, ...],
         frames: list[bytes],
         at: int,
         most: int,
         most_bytes: int,
-        queues_of: Callable[[str], int],
-        own_properties: str,
-        born_host: bytes,
-        store_host: bytes,
-        message: type[Named],
-        answer: type[Answered],
+        most_body: int,
+        origin: Any,
         /,
-    ) -> tuple[list[Named], list[Answered]] | None:
-        """The plain sends from frames[at] on as NewMessages, and as many SendAnswers. *queues_of*
-        says how many queues a topic has for such messages. Twin: handle() in
-        ogive.broker.sends.send.
-        """
+    ) -> list[Any]:
+        """Requests to store messages and to end transactions. *forms* are the types that are made.
 
-    def half_properties(
-        self, text: str, topic: str, queue_id: int, own_properties: str, /
-    ) -> tuple[str, str, bytes, bytes] | None:
-        """Return the parts of a half message for this queue: unique key, producer group, its
-        properties as they are stored, and those of its commit.
-
-        Twin: redirect_half() and for_consumers() in ogive.broker.transactions.half_messages.
-        """
-
-    def transaction_steps(
-        self,
-        frames: list[bytes],
-        at: int,
-        most: int,
-        most_bytes: int,
-        half_topic: str,
-        own_properties: str,
-        born_host: bytes,
-        store_host: bytes,
-        message: type[Named],
-        /,
-    ) -> list[tuple[Any, ...]] | None:
-        """Return the steps of the frames from frames[at] on, as far as they are half messages and
-        ends.
-
-        Of a half message: opaque, producer group, unique key, itself as a NewMessage, and the one
-        for consumers. Of an end: opaque, or None if no answer is wanted, producer group, place,
-        commit-log offset, decision. Twins: handle() in ogive.broker.sends.send, end() in
-        ogive.broker.sends.transaction.
+        Twin: read_sends_in_python() in ogive.wire.sends.
         """
 
     def chosen(
@@ -243,33 +201,13 @@ class Native(Protocol):
     def batch_body(self, items: list[tuple[int, bytes, bytes]], /) -> bytes | None:
         """The body of a batch. Twin: encode_batch() in ogive.wire.message."""
 
-    def plain_batch(self, body: bytes, starts: tuple[bytes, ...], most: int, /) -> int | None:
-        """Return the number of messages in the body of a batch.
+    def plain_batch(
+        self, data: bytes, start: int, starts: tuple[bytes, ...], most: int, /
+    ) -> int | None:
+        """Return the number of messages in the batch that data[start:] is.
 
         None if it holds none or more than *most*, if lengths do not add up, and if properties fit
-        no record or one begins with one of *starts*. Twin: _checked() in
-        ogive.broker.sends.send_batch.
-        """
-
-    def plain_batches(
-        self,
-        frames: list[bytes],
-        at: int,
-        most: int,
-        most_bytes: int,
-        queues_of: Callable[[str], int],
-        starts: tuple[bytes, ...],
-        most_items: int,
-        born_host: bytes,
-        store_host: bytes,
-        message: type[Named],
-        /,
-    ) -> list[tuple[Named, int, int, str | None, int]] | None:
-        """Return each plain batch from frames[at] on: the NewMessage that its messages share, the
-        start of its body, the number of messages, its unique key and its opaque.
-
-        See plain_sends() for *queues_of*, plain_batch() for *starts*. Twins: handle() in
-        ogive.broker.sends.send, put_batch() in ogive.broker.sends.send_batch.
+        no record or one begins with one of *starts*. Twin: _checked() in ogive.broker.sends.plan.
         """
 
     def encode_answers(

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from ogive.access import permissions
-from ogive.broker.sends.send import _as_it_came
 from ogive.store.commitlog import LogReader
 from ogive.store.verify import verify
 from tests.mutants.fault import Fault
@@ -17,11 +16,6 @@ EQUIVALENT: Final[Mapping[str, Fault]] = {
         at=verify,
         change="lock >= 0",
         to="lock > 0",
-    ),
-    "every message then takes the long way, which stores the same bytes": Fault(
-        at=_as_it_came,
-        change="text[at - 1]",
-        to="text[at + 1]",
     ),
     "both permissions are needed, in whatever order they are asked for": Fault(
         at=permissions,

@@ -109,8 +109,8 @@ group.entries.clear()
     ),
     "responses matched by order, T17": Fault(
         at=Connection,
-        change="calls.pop(command.opaque, None)",
-        to="calls.pop(next(iter(calls), 0), None)",
+        change="self._calls.pop(command.opaque, None)",
+        to="self._calls.pop(next(iter(self._calls), 0), None)",
     ),
     "queue lock not renewed": Fault(
         at=Member,

@@ -16,7 +16,7 @@ Differs from Java
 """
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 from typing import Final
 
@@ -32,12 +32,15 @@ from ogive.access.permissions import (
     SUPER_ONLY,
     UPDATE,
     Facts,
+    to_send,
+    topic_of_offset,
 )
 from ogive.access.policy import AccessRefused, Address, Need, is_allowed
 from ogive.access.user_table import AccessTable
 from ogive.model import MAX_RESOURCE_LENGTH
 from ogive.wire.bodies.acls import ANY, CUSTOM, DENY, ENABLED, SUPER, USER_SUBJECT, Acl, User
 from ogive.wire.command import RemotingCommand
+from ogive.wire.sends import End, Send
 from ogive.wire.signing import ACCESS_KEY
 
 _PURPOSE: Final = {
@@ -133,6 +136,36 @@ class Guard:
         except AccessRefused as exc:
             self.table.refusals.note(command, _host(remote_address), self.server, exc.why)
             raise
+
+    def admits(self, sends: Sequence[Send | End], remote_address: str) -> bool:
+        """Return True if all of these may be carried out; for others check() says why not."""
+        host = _host(remote_address)
+        allowed: set[tuple[str, str]] = set()
+        for send in sends:
+            signed = send.signed
+            found = None if signed is None else self.table.find(signed.access_key)
+            if signed is None or found is None:
+                return False
+            user, credentials = found
+            body = b"" if isinstance(send, End) else send.body
+            if user.status != ENABLED or not credentials.has_made(
+                signed.signature, signed.values, body
+            ):
+                return False
+            if user.user_type == SUPER:
+                continue
+            topic = (
+                topic_of_offset(self._facts, send.ending.commitlog_offset)
+                if isinstance(send, End)
+                else send.message.topic
+            )
+            if topic is None:
+                return False
+            if (user.username, topic) not in allowed:
+                if not self._is_allowed(user.username, host, to_send(topic)):
+                    return False
+                allowed.add((user.username, topic))
+        return True
 
     def may(self, username: str, remote_address: str, need: Need) -> bool:
         """Return True if a user who is logged in already may do this now.

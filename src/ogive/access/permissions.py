@@ -147,9 +147,14 @@ def topic_at(field: str, *actions: str) -> Rule:
             at = parse_long(command.ext_fields.get(field, ""))
         except ValueError:
             at = -1
-        return (_on_topic(facts.topic_at(at) if 0 <= at <= MAX_OFFSET else None, actions),)
+        return (_on_topic(topic_of_offset(facts, at), actions),)
 
     return rule
+
+
+def topic_of_offset(facts: Facts, commitlog_offset: int) -> str | None:
+    """Return the topic of the message at an offset of the commit log, None if none is there."""
+    return facts.topic_at(commitlog_offset) if 0 <= commitlog_offset <= MAX_OFFSET else None
 
 
 def _body_of(command: RemotingCommand) -> bytes:

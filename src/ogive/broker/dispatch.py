@@ -1,7 +1,7 @@
-"""Takes each request to its handler, and turns the handler's errors into answers."""
+"""Take requests to their handlers, and turn the handlers' errors into answers."""
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -9,13 +9,57 @@ from ogive.access.audit import AuditEntry, requester
 from ogive.broker.large_replies import InPieces, LargeReply
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
-from ogive.broker.sends.commit import fields_of_refusal, refuse_send
+from ogive.broker.sends.commit import fields_of_refusal, origin_of, refuse_send, store_sends
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ResponseCode
 from ogive.store.file_reader import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header
+from ogive.wire.sends import End, Send, read_sends
+
+# of sends that are stored in one step
+MAX_SENDS: Final = 256
+# of their frames, whose records are at most twice as large: with flush=async a power cut may take
+# all of one write
+MAX_SENDS_BYTES: Final = 1024 * 1024
+
+
+def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int) -> int:
+    """Carry out the requests from frames[at] on: sends that follow each other in one step, anything
+    else by itself. Return how many frames that were.
+    """
+    origin = origin_of(ctx, connection)
+    sends = read_sends(frames, at, MAX_SENDS, MAX_SENDS_BYTES, ctx.config.max_message_bytes, origin)
+    if not sends:
+        connection.take_frame(frames[at])
+        return 1
+    # by numbers, which cost less than names: those that want an answer
+    connection.take_requests(len(sends) - [send[3][0] for send in sends].count(None))
+    if _all_admitted(ctx, connection, sends):
+        store_sends(ctx, connection, sends, partial(dispatch, ctx, connection))
+        return len(sends)
+    for send in sends:
+        dispatch(ctx, connection, send.command)
+        if connection.closed:
+            break
+    return len(sends)
+
+
+def _all_admitted(ctx: Context, connection: Connection, sends: Sequence[Send | End]) -> bool:
+    """Return False where dispatch() has to say which of *sends* access control refuses, or has to
+    read from disk whose message a transaction has.
+    """
+    if ctx.guard is None:
+        return True
+    try:
+        with ctx.store.without_waiting():
+            admitted = ctx.guard.admits(sends, connection.remote_address)
+    except Cold:
+        return False
+    if admitted:
+        connection.trust()
+    return admitted
 
 
 def dispatch(ctx: Context, connection: Connection, command: RemotingCommand) -> None:

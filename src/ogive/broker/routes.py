@@ -16,7 +16,7 @@ from ogive.broker.config import CHANGEABLE, setting_text
 from ogive.broker.handlers import admin, ask_clients, clients, groups, topics, users
 from ogive.broker.large_replies import InPieces
 from ogive.broker.pulls import lookup, pull
-from ogive.broker.sends import reply_messages, send, send_back, transaction
+from ogive.broker.sends import commit, reply_messages, send_back, transaction
 from ogive.broker.services import Context
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.acls import USER_SUBJECT
@@ -262,9 +262,9 @@ def _table(*routes: Route[Any]) -> dict[int, Route[Any]]:
 
 
 ROUTES: Final[dict[int, Route[Any] | Direct]] = {
-    RequestCode.SEND_MESSAGE: Direct(send.handle),
-    RequestCode.SEND_MESSAGE_V2: Direct(send.handle),
-    RequestCode.SEND_BATCH_MESSAGE: Direct(send.handle),
+    RequestCode.SEND_MESSAGE: Direct(commit.handle),
+    RequestCode.SEND_MESSAGE_V2: Direct(commit.handle),
+    RequestCode.SEND_BATCH_MESSAGE: Direct(commit.handle),
     RequestCode.PULL_MESSAGE: Direct(pull.handle),
     RequestCode.LITE_PULL_MESSAGE: Direct(pull.handle),
     RequestCode.HEART_BEAT: Direct(clients.heartbeat),

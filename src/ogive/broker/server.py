@@ -11,15 +11,12 @@ from ogive.access.user_table import AccessTable
 from ogive.broker.config import BrokerConfig
 from ogive.broker.deferred.delay_levels import Schedule
 from ogive.broker.deferred.timers import Timers
-from ogive.broker.dispatch import dispatch
+from ogive.broker.dispatch import dispatch, on_frames
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.maintenance import Scrubbing
 from ogive.broker.metrics_page import metrics
 from ogive.broker.pulls.long_polling import PullHolds
 from ogive.broker.registration import Dial
-from ogive.broker.sends.batch_run import take_batches
-from ogive.broker.sends.send_run import take_sends
-from ogive.broker.sends.transaction_run import take_transactions
 from ogive.broker.services import Context
 from ogive.broker.startup import (
     Machine,
@@ -73,7 +70,7 @@ class Broker:
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(
             self._handle,
-            self._take_run,
+            self._on_frames,
             host=config.host,
             port=config.port,
             tls=config.tls,
@@ -255,15 +252,12 @@ class Broker:
         else:
             dispatch(self._ctx, connection, command)
 
-    def _take_run(self, connection: Connection, frames: list[bytes], at: int) -> int:
-        ctx = self._ctx
-        if ctx is None or connection.closed:
-            return 0
-        return (
-            take_sends(ctx, connection, frames, at)
-            or take_batches(ctx, connection, frames, at)
-            or take_transactions(ctx, connection, frames, at)
-        )
+    def _on_frames(self, connection: Connection, frames: list[bytes], at: int) -> int:
+        if self._ctx is None:
+            # the answer would come from a broker that is not there yet, or any more
+            connection.abort("")
+            return 1
+        return on_frames(self._ctx, connection, frames, at)
 
     def _opened(self, connection: ServerConnection) -> None:
         ctx = self._ctx

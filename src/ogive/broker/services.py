@@ -31,7 +31,6 @@ from ogive.store.types import Messages, NewMessage, PutDone, PutResult, bytes_of
 from ogive.transport.connection import Connection
 from ogive.transport.event_loop import Slices, Turn
 from ogive.wire.command import RemotingCommand
-from ogive.wire.signing import ACCESS_KEY
 
 # each may hold max_large_pull_bytes
 MAX_SEARCHES: Final = 16
@@ -206,11 +205,13 @@ class Context:
         self.put_now(messages, self.traffic.counted(messages, done))
 
     def put_once(
-        self, messages: Sequence[NewMessage], answer: Answer, topic: str, command: RemotingCommand
+        self, messages: Sequence[NewMessage], answer: Answer, topic: str, user: str | None
     ) -> None:
-        """put() of what the window of duplicates does not hold yet."""
+        """put() of what the window of duplicates does not hold yet.
+
+        *user* is the sender, with access control.
+        """
         assert self.duplicates is not None
-        user = None if self.guard is None else command.ext_fields.get(ACCESS_KEY)
         put = partial(self.duplicates.put, self.put_now, messages, answer, user)
         if self.is_saved(topic):
             put()

@@ -24,7 +24,7 @@ from ogive.broker.off_loop_reads import ColdReads
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
 from ogive.broker.sends.duplicates import Duplicates
-from ogive.broker.sends.send import own_properties
+from ogive.broker.sends.plan import own_properties
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client, ClientTable
 from ogive.broker.state.group_table import GroupTable

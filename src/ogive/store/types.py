@@ -10,6 +10,7 @@ from ogive.errors import InvalidOption, OgiveError, ProtocolError
 from ogive.model import DelayLevels
 from ogive.store.index_file import Sizes
 from ogive.wire.message import decode_batch
+from ogive.wire.sends import NewMessage as NewMessage
 
 
 class FileSizes(NamedTuple):
@@ -107,24 +108,6 @@ class StoreConfig:
 
 SIZE_BEFORE: Final = 2**31
 """As a message's flag: the size of the record before it, of the same put()."""
-
-
-class NewMessage(NamedTuple):
-    """A message to store, in stored form: body perhaps compressed, properties joined by 0x01 and
-    0x02, hosts 8 or 20 bytes.
-    """
-
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: bytes = b""
-    sys_flag: int = 0
-    flag: int = 0
-    born_timestamp_ms: int = 0
-    born_host: bytes = bytes(8)
-    store_host: bytes = bytes(8)
-    reconsume_times: int = 0
-    prepared_transaction_offset: int = 0
 
 
 class NewBatch(NamedTuple):

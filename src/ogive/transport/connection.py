@@ -45,18 +45,13 @@ Answers now or later through ``Connection.reply``; not at all if it is one-way.
 """
 
 NO_CERTIFICATE: Final = "does not take the client's certificate, or asks for one"
-RunHandler = Callable[["Connection", list[bytes], int], int]
-"""Called with frames that came together, and where to begin: carries out the requests there, as
-many as go as one step; how many they were.
+FramesHandler = Callable[["Connection", list[bytes], int], int]
+"""Called with frames that came together, and where to begin: carries out one, or several in one
+step, and returns how many.
 
-All others are for the RequestHandler. Calls ``Connection.take_requests`` for those that want an
-answer, before it answers any.
+Those that it does not read itself it gives to ``Connection.take_frame``. It calls
+``Connection.take_requests`` for others that want an answer, before it answers any.
 """
-
-# then it is asked every 64 frames
-MAX_ASKED_IN_VAIN: Final = 6
-# a run of so many pays for being asked in vain for the few that are none
-_WORTH_ASKING: Final = 8
 _RESPONSE: Final = int(Flag.RESPONSE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _ADDRESS: Final = re.compile(r"(?:\[([^\[\]]*)\]|([^\s:;,/@?#\[\]\\]+))(?::([0-9]{1,5}))?")
@@ -81,6 +76,12 @@ def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
         )
 
 
+def one_frame(connection: "Connection", frames: list[bytes], at: int) -> int:
+    """The handler of frames that are read one by one."""
+    connection.take_frame(frames[at])
+    return 1
+
+
 class Connection(asyncio.Protocol):
     """Frames in and out of one socket, on one event loop.
 
@@ -98,7 +99,7 @@ class Connection(asyncio.Protocol):
         limits: Limits | None = None,
         credentials: Credentials | None = None,
         request_fields: Mapping[str, str] | None = None,
-        take_run: RunHandler | None = None,
+        on_frames: FramesHandler = one_frame,
     ) -> None:
         """Every command that is sent as a request gets *request_fields*, and *credentials* sign it;
         whole frames stay as they are.
@@ -107,11 +108,7 @@ class Connection(asyncio.Protocol):
         self._request_fields = request_fields
         self._loop = asyncio.get_running_loop()
         self._on_request = on_request
-        self._run_handler = take_run
-        # received frame from which on it is asked again
-        self._ask_from = 0
-        # since a read that began with a run
-        self._asked_in_vain = 0
+        self._on_frames = on_frames
         self.limits = limits or Limits()
         self._decoder = FrameDecoder(self.limits.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -383,7 +380,7 @@ class Connection(asyncio.Protocol):
         return self._decoder.buffered
 
     def data_received(self, data: bytes) -> None:
-        if self._last_words is not None or self._kept_fault is not None:
+        if self.closed or self._last_words is not None or self._kept_fault is not None:
             return
         self.received_at = self._loop.time()
         frames, fault = self._decoder.feed(data)
@@ -395,45 +392,23 @@ class Connection(asyncio.Protocol):
             self._carry_out(frames, fault)
 
     def _carry_out(self, frames: list[bytes], fault: ProtocolError | None) -> None:
-        calls = self._calls
         # not the loop's time: uvloop's stands still within a turn
         until = time.monotonic() + SLICE_S
         at = 0
-        while at < len(frames):
-            if (
-                self._run_handler is not None
-                and at < len(frames) - 1
-                and self.received_frames >= self._ask_from
-            ):
-                taken = self._take_run(self._run_handler, frames, at)
+        try:
+            while at < len(frames):
+                taken = self._on_frames(self, frames, at)
+                self.received_frames += taken
+                at += taken
+                # by carrying them out: the others would go unanswered
                 if self.closed:
                     return
-                if taken:
-                    at += taken
-                    continue
-            self.received_frames += 1
-            try:
-                command = decode_command(frames[at])
-            except ProtocolError as exc:
-                # its traceback would hold on to this call, and so to the peer's megabytes
-                fault = ProtocolError(str(exc))
-                break
-            at += 1
-            if command.flag & _RESPONSE:
-                call = calls.pop(command.opaque, None)
-                if command.code == _GO_AWAY and self.on_go_away is not None:
-                    self.on_go_away(self)
-                # else it came after its timeout: normal
-                if call is not None:
-                    call[0](command)
-            else:
-                self._take_request(command)
-                # by its handling: the others would go unanswered
-                if self.closed:
+                if at < len(frames) and time.monotonic() > until:
+                    self._keep(frames[at:], fault)
                     return
-            if at < len(frames) and time.monotonic() > until:
-                self._keep(frames[at:], fault)
-                return
+        except ProtocolError as exc:
+            # its traceback would hold on to this call, and so to the peer's megabytes
+            fault = ProtocolError(str(exc))
         if fault is not None:
             self._end(f"{self.remote_address} sent a malformed frame: {fault}")
         self._leave_when_done()
@@ -460,24 +435,23 @@ class Connection(asyncio.Protocol):
         if self._requests_in_flight < self.limits.max_requests_in_flight:
             self._read_on()
 
-    def _take_run(self, handler: RunHandler, frames: list[bytes], at: int) -> int:
-        taken = handler(self, frames, at)
-        if taken:
-            self.received_frames += taken
-            if at == 0 or taken >= _WORTH_ASKING:
-                self._asked_in_vain = 0
-        else:
-            # who is asked in vain is asked less and less: he may have looked at all frames
-            self._ask_from = self.received_frames + (
-                1 << min(self._asked_in_vain, MAX_ASKED_IN_VAIN)
-            )
-            self._asked_in_vain += 1
-        return taken
+    def take_frame(self, frame: bytes) -> None:
+        """Carry out one frame: bring an answer to its call, a request to the RequestHandler.
 
-    def _take_request(self, command: RemotingCommand) -> None:
-        if not command.flag & _ONEWAY:
-            self.take_requests(1)
-        self._on_request(self, command)
+        Raises ProtocolError.
+        """
+        command = decode_command(frame)
+        if not command.flag & _RESPONSE:
+            if not command.flag & _ONEWAY:
+                self.take_requests(1)
+            self._on_request(self, command)
+            return
+        call = self._calls.pop(command.opaque, None)
+        if command.code == _GO_AWAY and self.on_go_away is not None:
+            self.on_go_away(self)
+        # else it came after its timeout: normal
+        if call is not None:
+            call[0](command)
 
     def take_requests(self, count: int) -> None:
         """Count requests of the peer that wait for their answers."""

@@ -16,9 +16,10 @@ from ogive.transport.acceptor import BACKLOG, Acceptor, listening_socket, stop_a
 from ogive.transport.busy_poll import Expectation, Lookout
 from ogive.transport.connection import (
     Connection,
+    FramesHandler,
     RequestHandler,
-    RunHandler,
     join_address,
+    one_frame,
     reason_of,
 )
 from ogive.transport.event_loop import Turn, cancel_all, watch
@@ -43,7 +44,7 @@ class ServerConnection(Connection):
     """A client's connection."""
 
     def __init__(self, server: "Server") -> None:
-        super().__init__(server.handle, server.limits.connection, take_run=server.take_run)
+        super().__init__(server.handle, server.limits.connection, on_frames=server.on_frames)
         self._server = server
         self._peer_host = "?"
         self._counted_bytes = 0
@@ -170,8 +171,8 @@ class ServerConnection(Connection):
 
 
 class Server:
-    """``handler(connection, command)`` is called for each request that *take_run* has not taken, in
-    order; see RequestHandler, RunHandler.
+    """*on_frames* is called with the frames of a read; by default it reads one after the other, and
+    calls ``handler(connection, command)`` for each request. See FramesHandler, RequestHandler.
 
     What one turn of the loop brings is finished together (``turn``). A client that is the only one
     to ask waits for no turn: what its read brought is finished at the end of the read.
@@ -180,7 +181,7 @@ class Server:
     def __init__(
         self,
         handler: RequestHandler,
-        take_run: RunHandler | None = None,
+        on_frames: FramesHandler = one_frame,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -197,7 +198,7 @@ class Server:
         through; the others share little memory.
         """
         self.handle = handler
-        self.take_run = take_run
+        self.on_frames = on_frames
         self.host = host
         self.port = port
         self.limits = limits or ServerLimits()

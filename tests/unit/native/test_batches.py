@@ -1,4 +1,4 @@
-"""native/batches.c beside ogive.wire.message and ogive.broker.sends.send_batch."""
+"""native/batches.c beside ogive.wire.message and ogive.broker.sends.plan."""
 
 import struct
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.broker.replies import Rejected
-from ogive.broker.sends import send_batch
+from ogive.broker.sends import plan
 from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.wire import message
@@ -151,14 +151,14 @@ texts = st.lists(st.sampled_from(PROPERTIES), max_size=3).map(b"".join)
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_no_batch_that_python_refuses_is_plain(compiled: Native, given_texts: list[bytes]) -> None:
     items = [BatchItem(0, b"", text) for text in given_texts]
-    plain = compiled.plain_batch(encode_batch(items), send_batch.BARRED_STARTS, 4)
+    plain = compiled.plain_batch(b".." + encode_batch(items), 2, plan.BARRED_STARTS, 4)
     try:
-        send_batch._check_items(items)
+        plan.check_items(items)
     except Rejected:
         assert plain is None
     named = [name for text in given_texts for name in text.split(b"\2")]
     assert plain == (
-        None if any(name.startswith(send_batch.BARRED_STARTS) for name in named) else len(items)
+        None if any(name.startswith(plan.BARRED_STARTS) for name in named) else len(items)
     )
 
 
@@ -171,29 +171,36 @@ def test_no_batch_that_python_refuses_is_plain(compiled: Native, given_texts: li
 def test_only_what_python_cuts_is_plain(compiled: Native, body: bytes, cut: int, most: int) -> None:
     body = body[: len(body) - cut]
     items = decoded_by_python(body, most) if most > 0 else None
-    assert compiled.plain_batch(body, (b"no such name",), most) == (len(items) if items else None)
-    assert compiled.plain_batch(body, (b"no such name",), 2**70) is None
+    assert compiled.plain_batch(body, 0, (b"no such name",), most) == (
+        len(items) if items else None
+    )
+    assert compiled.plain_batch(body, 0, (b"no such name",), 2**70) is None
 
 
 def test_properties_that_no_record_has_room_for_are_not_plain(compiled: Native) -> None:
     for size, plain in ((32767, 2), (32768, None)):
         assert (
-            compiled.plain_batch(encode_batch([(0, b"", b""), (0, b"b", b"v" * size)]), (b"A",), 9)
+            compiled.plain_batch(
+                encode_batch([(0, b"", b""), (0, b"b", b"v" * size)]), 0, (b"A",), 9
+            )
             == plain
         )
 
 
 def test_only_lists_and_bytes_are_looked_at(compiled: Native) -> None:
     plain: list[Any] = [
-        ([], (b"A",), 9),
-        (b"", [b"A"], 9),
-        (b"", ("A",), 9),
-        (b"", (b"A",), "9"),
-        (b"", (b"A",)),
-        (b"", (b"A",), 9, 9),
+        ([], 0, (b"A",), 9),
+        (b"", "0", (b"A",), 9),
+        (b"", 1, (b"A",), 9),
+        (b"", -1, (b"A",), 9),
+        (b"", 0, [b"A"], 9),
+        (b"", 0, ("A",), 9),
+        (b"", 0, (b"A",), "9"),
+        (b"", 0, (b"A",)),
+        (b"", 0, (b"A",), 9, 9),
     ]
     for arguments in plain:
-        with pytest.raises(TypeError, match="body: bytes"):
+        with pytest.raises(TypeError, match="data: bytes"):
             compiled.plain_batch(*arguments)
     items: list[Any] = [(b"", "1", BatchItem), (b"", 1), (b"", 1, BatchItem, 1)]
     for arguments in items:

@@ -638,27 +638,29 @@ async def test_a_host_that_is_no_name_is_a_connect_error(host: str) -> None:
 class Read:
     """A server's connection that is given what a read brings.
 
-    Requests of code 10 go as runs, of at most *most*, and are not answered.
+    Requests of code 10 that follow each other are carried out in one step, and not answered.
     """
 
-    def __init__(self, *, most: int = 99, limits: ServerLimits | None = None) -> None:
-        self.asked: list[int] = []
+    def __init__(self, *, limits: ServerLimits | None = None) -> None:
+        self.steps: list[int] = []
         self.seen: list[int] = []
-        self._most = most
         self.wire = ReadableWire()
         server = Server(
-            lambda _, command: self.seen.append(command.opaque), self._take_run, limits=limits
+            lambda _, command: self.seen.append(command.opaque), self._on_frames, limits=limits
         )
         self.connection = ServerConnection(server)
         self.connection.connection_made(self.wire)
 
-    def _take_run(self, connection: Connection, frames: list[bytes], at: int) -> int:
+    def _on_frames(self, connection: Connection, frames: list[bytes], at: int) -> int:
         assert connection is self.connection
-        self.asked.append(at)
         codes = [decode_command(frame).code for frame in frames[at:]]
-        taken = min(self._most, next((n for n, code in enumerate(codes) if code != 10), len(codes)))
-        connection.take_requests(taken)
-        return taken
+        together = next((n for n, code in enumerate(codes) if code != 10), len(codes))
+        self.steps.append(together)
+        if together:
+            connection.take_requests(together)
+        else:
+            connection.take_frame(frames[at])
+        return together or 1
 
     def bring(self, *codes: int) -> None:
         self.connection.data_received(
@@ -668,54 +670,24 @@ class Read:
         )
 
 
-async def test_who_brings_no_runs_is_asked_less_and_less_until_a_read_begins_with_one() -> None:
+async def test_frames_that_came_together_are_carried_out_in_steps_and_in_order() -> None:
     read = Read()
-    asked = []
-    for _ in range(200):
-        read.asked.clear()
-        read.bring(1, 1)
-        asked.append(len(read.asked))
-    assert sum(asked[:4]) >= 2
-    # of 200 requests
-    assert 3 <= sum(asked[-100:]) <= 4
-    while not read.asked:
-        read.bring(10, 10)
-    read.asked.clear()
-    read.bring(10, 1, 10, 10)
-    assert read.asked == [0, 1, 2]
-
-
-async def test_requests_that_come_together_go_as_runs_as_far_as_they_do() -> None:
-    read = Read()
-    read.bring(10, 10, 1, 10, 10, 10, 2, 10, 10)
-    assert (read.asked, read.seen) == ([0, 2, 3, 6], [2, 6, 7, 8])
+    read.bring(10, 10, 1, 10, 10, 10, 2, 2, 10)
+    assert (read.steps, read.seen) == ([2, 0, 3, 0, 0, 1], [2, 6, 7])
     assert read.connection.received_frames == 9
     assert read.connection._requests_in_flight == 9
 
 
-async def test_a_request_that_comes_alone_is_no_run() -> None:
-    read = Read()
-    read.bring(10)
-    read.bring(1, 10)
-    assert (read.asked, read.seen) == ([0], [0, 0, 1])
-
-
-async def test_behind_a_run_that_ends_the_connection_nothing_is_carried_out() -> None:
+async def test_behind_a_step_that_ends_the_connection_nothing_is_carried_out() -> None:
     read = Read()
     read.wire.abort = lambda: None  # type: ignore[method-assign]
     connection = read.connection
     connection.take_requests = lambda count: connection.abort("")  # type: ignore[method-assign]
     read.bring(10, 10, 1, 10, 10)
-    assert (read.asked, read.seen) == ([0], [])
+    assert (read.steps, read.seen) == ([2], [])
 
 
-async def test_who_takes_no_run_is_asked_less_and_less() -> None:
-    read = Read(most=0)
-    read.bring(*[10] * 100)
-    assert (read.asked, read.seen) == ([0, 1, 3, 7, 15, 31, 63], list(range(100)))
-
-
-async def test_a_run_counts_for_the_limit_of_requests_and_one_answer_for_all_of_it() -> None:
+async def test_a_step_counts_for_the_limit_of_requests_and_one_answer_for_all_of_it() -> None:
     read = Read(limits=ServerLimits(connection=Limits(max_requests_in_flight=8)))
     read.bring(*[10] * 7)
     assert read.wire.is_read
@@ -763,7 +735,7 @@ async def test_requests_that_came_together_and_take_long_let_others_have_their_t
         assert not read.wire.is_read
         turns.append(list(read.seen))
         await asyncio.sleep(0)
-    assert turns == [[2], [2, 3]]
+    assert turns == [[], [2], [2, 3]]
     assert (read.seen, read.wire.is_read) == ([2, 3, 4], True)
 
 

@@ -13,23 +13,16 @@ from ogive.broker.services import Context
 from ogive.errors import ProtocolError, ResponseCode
 from ogive.model import NO_SEND_TOPICS, PropertyName
 from ogive.wire.bodies.configs import TopicConfig
-from ogive.wire.codes import SysFlag
 from ogive.wire.message import (
     MAX_PROPERTIES_BYTES,
     decode_properties,
     encode_properties,
     join_properties,
 )
+from ogive.wire.sends import CLIENT_FLAGS, fit
 
 # 3.4.9: older clients send the field without meaning it
 VERSION_WITH_MAX_RECONSUME: Final = 121
-CLIENT_FLAGS: Final = (
-    SysFlag.COMPRESSED
-    | SysFlag.MULTI_TAGS
-    | SysFlag.COMPRESSION_MASK
-    | SysFlag.BORN_HOST_V6
-    | SysFlag.STORE_HOST_V6
-)
 NOT_PLAIN: Final = (
     PropertyName.DELAY,
     PropertyName.TRANSACTION_PREPARED,
@@ -37,8 +30,6 @@ NOT_PLAIN: Final = (
     DELAY_MS,
     DELIVER_MS,
 )
-MAX_INT: Final = 0x7FFFFFFF
-MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 
 
 def check_room(ctx: Context) -> None:
@@ -50,12 +41,12 @@ def check_room(ctx: Context) -> None:
         )
 
 
-def check_body(ctx: Context, body: bytes) -> None:
+def check_body(ctx: Context, size: int) -> None:
     """Raises Rejected for one that is too long."""
-    if len(body) > ctx.config.max_message_bytes:
+    if size > ctx.config.max_message_bytes:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"a body of {len(body)} bytes is over the limit of {ctx.config.max_message_bytes}",
+            f"a body of {size} bytes is over the limit of {ctx.config.max_message_bytes}",
         )
 
 
@@ -65,12 +56,6 @@ def check_may_send_to(topic: str) -> None:
         raise Rejected(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
         )
-
-
-def fit(born_ms: int, flag: int, reconsume_times: int) -> bool:
-    return (
-        0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
-    )
 
 
 def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
@@ -132,26 +117,20 @@ def check_queue(queue_id: int, config: TopicConfig) -> int:
     return random.randrange(config.write_queues)  # noqa: S311  any queue will do
 
 
-def encoded(text: str) -> bytes:
+def check_size(properties: bytes) -> bytes:
     """Return properties that a client sent, as they are stored.
 
     If they are too long, only what a map of them holds counts, such as the last of two values:
     Java's broker stores the map. Raises Rejected if no record can hold them.
     """
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError as exc:
-        raise Rejected(
-            ResponseCode.MESSAGE_ILLEGAL, f"a property cannot be stored as UTF-8: {exc.reason}"
-        ) from None
-    if len(raw) > MAX_PROPERTIES_BYTES:
-        raw = join_properties(decode_properties(raw))
-    if len(raw) > MAX_PROPERTIES_BYTES:
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        properties = join_properties(decode_properties(properties))
+    if len(properties) > MAX_PROPERTIES_BYTES:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}",
+            f"{len(properties)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}",
         )
-    return raw
+    return properties
 
 
 def stored_form(properties: Mapping[str, str]) -> bytes:

@@ -7,90 +7,157 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from ogive.broker.replies import ONEWAY, code_and_remark, refuse
+from ogive.broker.replies import ONEWAY, code_and_remark, refuse, success_frame
+from ogive.broker.sends.checks import check_room
+from ogive.broker.sends.plan import Put, plan, plan_together
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ProtocolError, StoreError
-from ogive.store.types import NewMessage, PutResult
+from ogive.store.types import NewBatch, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.codes import VERSION, RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.sends import SendAnswer, encode_answers
+from ogive.wire.sends import End, Origin, Send, SendAnswer, Signed, encode_answers, read_send
+
+# a third of what the call of a named tuple costs
+_new: Final = tuple.__new__
 
 Stored = Callable[[list[PutResult] | OgiveError], None]
 """Called once: where the messages are, or why nothing was stored."""
 
 
-def answer_to(command: RemotingCommand, queue_id: int, key: str | None) -> SendAnswer:
-    """The answer of a send that becomes one record."""
-    return SendAnswer(None if command.flag & ONEWAY else command.opaque, queue_id, key)
+def origin_of(ctx: Context, connection: Connection) -> Origin:
+    """Return what is added to each message of a client."""
+    own = ctx.own_properties.encode()
+    return _new(Origin, (own, ctx.born_hosts[connection], ctx.store_host))
 
 
-def commit(
+def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    """Store what a send brings that was not read with others. Raises OgiveError."""
+    check_room(ctx)
+    send = read_send(command, origin_of(ctx, connection))
+    commit(ctx, connection, plan(ctx, send), send.signed)
+
+
+def store_sends(
     ctx: Context,
     connection: Connection,
-    code: int,
-    answers: list[SendAnswer],
-    topics: Sequence[str],
-    put: Callable[[Stored], object],
-    messages: int = 0,
+    sends: Sequence[Send | End],
+    look_up: Callable[[RemotingCommand], None],
 ) -> None:
-    """Have sends of request *code* stored by *put*, and answer them when that is safe.
+    """Store sends that came together, and answer each when that is safe, or refuse it.
 
-    *topics* are those that the sends count for, one for each answer. *messages* is how many a batch
-    holds, which comes alone. Raises what *put* raises; then nothing waits.
+    They are stored in one step as far as that is possible. *look_up* carries out the end of a
+    transaction that has to be looked up in the log.
     """
-    put(partial(_committed, ctx, connection, code, answers, topics, messages, ctx.loop.time()))
-    ctx.sends_waiting += len(answers)
+    put, taken = None, 0
+    if len(sends) <= ctx.config.max_sends_waiting - ctx.sends_waiting:
+        put, taken = plan_together(ctx, sends)
+    if put is not None:
+        try:
+            commit(ctx, connection, put)
+        except OgiveError as exc:
+            if put.undo is not None:
+                put.undo()
+            elif isinstance(exc, StoreError):
+                # it takes nothing now
+                for send in sends:
+                    _refuse(ctx, connection, put.code, send.answer, exc)
+                return
+            # perhaps because of one of them: each by itself is answered
+            taken = 0
+    for send in sends[taken:]:
+        if connection.closed:
+            # by what waits for it to read: the others would go unanswered
+            return
+        if isinstance(send, End):
+            look_up(send.command)
+            continue
+        try:
+            check_room(ctx)
+            commit(ctx, connection, plan(ctx, send), send.signed)
+        except OgiveError as exc:
+            _refuse(ctx, connection, send.code, send.answer, exc)
 
 
-def _committed(
-    ctx: Context,
-    connection: Connection,
-    code: int,
-    answers: list[SendAnswer],
-    topics: Sequence[str],
-    messages: int,
-    started: float,
-    result: list[PutResult] | OgiveError,
-) -> None:
-    ctx.sends_waiting -= len(answers)
-    if isinstance(result, OgiveError):
-        for opaque, *_ in answers:
-            flag = ONEWAY if opaque is None else 0
-            command = RemotingCommand(code, opaque=opaque or 0, flag=flag)
-            refuse_send(ctx, connection, command, result)
-        return
-    seconds = ctx.loop.time() - started
-    if len(answers) == 1:
-        size = result[0][2] if len(result) == 1 else sum([stored[2] for stored in result])
-        ctx.traffic.stored(topics[0], messages or 1, size, seconds, code)
-        wanted = 0 if answers[0][0] is None else 1
+def commit(ctx: Context, connection: Connection, put: Put, signed: Signed | None = None) -> None:
+    """Have *put* stored, and its sends answered. *signed* says who sent it.
+
+    Raises OgiveError if the store takes nothing, or not these messages; then nothing waits.
+    """
+    done = partial(_committed, ctx, connection, put, ctx.loop.time())
+    if put.once and ctx.duplicates is not None:
+        _put_once(ctx, put, signed, done)
     else:
-        ctx.traffic.stored_run(topics, [stored[2] for stored in result], seconds, code)
-        wanted = sum([answer[0] is not None for answer in answers])
-    if wanted:
-        frames = encode_answers(answers, result, ctx.config.region, ctx.store_host, VERSION)
-        connection.reply(frames, wanted)
+        if ctx.is_saved(put.saved):
+            _put_now(ctx, put, done)
+        else:
+            ctx.once_saved(put.saved, put.messages, partial(_put_now, ctx, put, done), done)
+    ctx.sends_waiting += len(put.answers)
 
 
-def put_once(
-    ctx: Context,
-    messages: Sequence[NewMessage],
-    answers: list[SendAnswer],
-    topic: str,
-    command: RemotingCommand,
-    done: Stored,
-) -> None:
-    """Store those of *messages*, one send's, that the window of duplicates does not hold yet.
+def _put_now(ctx: Context, put: Put, done: Stored) -> None:
+    ctx.put_now(put.messages, done if put.opening is None else put.opening(done))
+
+
+def _put_once(ctx: Context, put: Put, signed: Signed | None, done: Stored) -> None:
+    """Store those messages of one send that the window of duplicates does not hold yet.
 
     Where they were stored before, perhaps in another queue, the answer tells that.
     """
 
     def placed(queue_id: int, result: list[PutResult] | OgiveError) -> None:
-        answers[0] = answers[0]._replace(queue_id=queue_id)
+        put.answers[0] = put.answers[0]._replace(queue_id=queue_id)
         done(result)
 
-    ctx.put_once(messages, placed, topic, command)
+    messages = [
+        message
+        for one in put.messages
+        for message in (one.each() if isinstance(one, NewBatch) else (one,))
+    ]
+    user = None if ctx.guard is None or signed is None else signed.access_key
+    ctx.put_once(messages, placed, put.saved, user)
+
+
+def _committed(
+    ctx: Context,
+    connection: Connection,
+    put: Put,
+    started: float,
+    result: list[PutResult] | OgiveError,
+) -> None:
+    code, _, answers, topics, _, batched, _, ends, *_ = put
+    ctx.sends_waiting -= len(answers)
+    if isinstance(result, OgiveError):
+        for opaque in ends:
+            refuse(connection, RemotingCommand(0, opaque=opaque), result)
+        for answer in answers:
+            _refuse(ctx, connection, code, answer, result)
+        return
+    seconds = ctx.loop.time() - started
+    if len(result) == len(answers) > 1:
+        ctx.traffic.stored_run(topics, [stored[2] for stored in result], seconds, code)
+    else:
+        at = 0
+        for topic, answer in zip(topics, answers, strict=True):
+            records = answer[3]
+            size = sum([stored[2] for stored in result[at : at + records]])
+            ctx.traffic.stored(topic, batched or records, size, seconds, code)
+            at += records
+    wanted = len(answers) - [answer[0] for answer in answers].count(None)
+    if wanted:
+        frames = encode_answers(answers, result, ctx.config.region, ctx.store_host, VERSION)
+        connection.reply(frames, wanted)
+    if ends:
+        connection.reply(b"".join(map(success_frame, ends)), len(ends))
+
+
+def _refuse(
+    ctx: Context, connection: Connection, code: int, answer: SendAnswer, error: OgiveError
+) -> None:
+    command = RemotingCommand(
+        code, opaque=answer.opaque or 0, flag=ONEWAY if answer.opaque is None else 0
+    )
+    refuse_send(ctx, connection, command, error)
 
 
 _WITH_REGION: Final = frozenset(

@@ -101,7 +101,7 @@ def _message(
             ResponseCode.TOPIC_NOT_EXIST,
             f"topic[{header.topic[:256]}] not exist, apply first please!",
         )
-    check_body(ctx, body)
+    check_body(ctx, len(body))
     sent = (header.properties or "").encode(errors="replace")
     properties = decode_properties(sent) | decode_properties(ctx.own_properties.encode())
     check_plain("a reply", properties)

@@ -30,39 +30,16 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header
 from ogive.wire.headers.send import EndTransactionRequest
 from ogive.wire.message import StoredMessage, decode_stored, raw_property
-from ogive.wire.numbers import parse_long
 
 DECISIONS: Final = frozenset(Decision)
-_DECISIONS: Final = {
-    str(int(decision)): decision for decision in (Decision.COMMIT, Decision.ROLLBACK)
-}
 
 
 def end(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """End a transaction.
+    """End a transaction that is looked up in the log.
 
-    Nearly every commit finds its message in memory: reading and decoding the half message costs as
-    much as the rest of an end.
+    Nearly every end finds its transaction in memory, see plan.py: reading and decoding the half
+    message costs as much as the rest of an end.
     """
-    ext = command.ext_fields
-    decision = _DECISIONS.get(ext.get("commitOrRollback", ""))
-    try:
-        transaction = ctx.transactions.at(
-            parse_long(ext["tranStateTableOffset"]), parse_long(ext["commitLogOffset"])
-        )
-    except (KeyError, ValueError):
-        transaction = None
-    if transaction is None or decision is None or transaction.group != ext.get("producerGroup"):
-        _end_from_log(ctx, connection, command)
-        return
-    ctx.transactions.end(
-        transaction,
-        decision,
-        None if command.flag & ONEWAY else partial(_ended, connection, command),
-    )
-
-
-def _end_from_log(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(EndTransactionRequest, command.ext_fields)
     if header.commit_or_rollback not in DECISIONS:
         raise Rejected(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")

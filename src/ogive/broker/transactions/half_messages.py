@@ -24,6 +24,8 @@ _COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
 _REAL_PLACE: Final = (
     f"{PropertyName.REAL_TOPIC}\x01%b\x02{PropertyName.REAL_QUEUE_ID}\x01%b\x02".encode()
 )
+_TRANSACTION_ID: Final = f"{PropertyName.TRANSACTION_ID}\x01".encode()
+_SENT_FLAGS: Final = ~int(SysFlag.TRANSACTION_PREPARED)
 # not in what consumers get
 _BESIDE: Final = (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC)
 # a third of what the call of a named tuple costs
@@ -53,6 +55,21 @@ def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tupl
         PropertyName.REAL_QUEUE_ID: str(queue_id),
     }
     return HALF_TOPIC, 0
+
+
+def half_as_sent(message: NewMessage, key: str, own: bytes) -> tuple[NewMessage, NewMessage]:
+    """Return what redirect_half() and for_consumers() make of a message of SendKind.HALF: the half
+    message, and the message for consumers.
+
+    *own* are the broker's properties. Neither is checked for its size.
+    """
+    topic, queue_id, body, text, sys_flag, *others = message
+    separator = b"" if text[-1] == 2 else b"\x02"
+    shared = b"".join((text, separator, _TRANSACTION_ID, key.encode(), b"\x02"))
+    stored = shared + _REAL_PLACE % (topic.encode(), b"%d" % queue_id) + own
+    half = _new_message(NewMessage, (HALF_TOPIC, 0, body, stored, sys_flag & _SENT_FLAGS, *others))
+    ready = (topic, queue_id, body, shared + own, sys_flag & _SENT_FLAGS | _COMMIT, *others)
+    return half, _new_message(NewMessage, ready)
 
 
 def identity_of(topic: str, properties: Mapping[str, str], born_ms: int, body_crc: int) -> bytes:

@@ -6,7 +6,7 @@ See transaction_table.py for what happens to them.
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ogive.errors import StoreError
 from ogive.store.types import NewMessage
@@ -54,6 +54,18 @@ class OpenTransaction:
     @property
     def queue_offset(self) -> int:
         return self.places[-1]
+
+
+class Step(NamedTuple):
+    """A half message, or the end of a transaction, that is stored together with others."""
+
+    transaction: OpenTransaction
+    ready: NewMessage | None
+    """The message for consumers of a half message; None for an end."""
+    place: int
+    """Offset of the half message that an end names."""
+    messages: list[NewMessage]
+    """The messages that are stored."""
 
 
 class MarkProgress:

@@ -24,14 +24,14 @@ Differs from Java
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from ogive.broker.deferred.waiting import Served
 from ogive.broker.replies import Rejected
 from ogive.broker.state.offset_table import OffsetTable
-from ogive.broker.traffic import ByTopic, Values
+from ogive.broker.traffic import ByTopic, Traffic, Values
 from ogive.broker.transactions.half_messages import (
     as_it_is,
     committed,
@@ -42,7 +42,13 @@ from ogive.broker.transactions.half_messages import (
     immunity_ms,
 )
 from ogive.broker.transactions.recovery import find_transactions
-from ogive.broker.transactions.state import Ended, MarkProgress, OpenTransaction, ReadyMessages
+from ogive.broker.transactions.state import (
+    Ended,
+    MarkProgress,
+    OpenTransaction,
+    ReadyMessages,
+    Step,
+)
 from ogive.errors import InvalidOption, OgiveError, ResponseCode, StoreError
 from ogive.model import (
     HALF_TOPIC,
@@ -56,6 +62,7 @@ from ogive.store.types import SIZE_BEFORE, NewMessage, PutDone, PutResult
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import Decision
 from ogive.wire.message import StoredMessage
+from ogive.wire.sends import Ending
 
 log = logging.getLogger(__name__)
 
@@ -334,11 +341,18 @@ class Transactions:
         if ended is not None:
             transaction.waiting.append(ended)
 
-    def begin_end(self, transaction: OpenTransaction, decision: Decision) -> list[NewMessage]:
-        """The messages that end a transaction found by at(), which must have one place.
+    def in_memory(self, ending: Ending) -> OpenTransaction | None:
+        """Return the transaction that *ending* names if begin_end() can end it."""
+        found = self.at(ending.queue_offset, ending.commitlog_offset)
+        if found is None or found.group != ending.group or found.moving or len(found.places) > 1:
+            return None
+        return found
 
-        The caller stores them, then calls end_stored(), end_failed() or, if the store refused them
-        at once, take_back_end().
+    def begin_end(self, transaction: OpenTransaction, decision: Decision) -> list[NewMessage]:
+        """Return the messages that end a transaction found by in_memory().
+
+        The caller stores them, then calls carried_out() or, if the store refused them at once,
+        take_back().
         """
         place = transaction.queue_offset
         ready = self._ready.get(place) if decision is Decision.COMMIT else None
@@ -350,15 +364,44 @@ class Transactions:
             ready = ready._replace(queue_id=queue_id)
         return [ready, self._mark(place, SIZE_BEFORE)]
 
-    def take_back_end(self, transaction: OpenTransaction) -> None:
-        """Undo begin_end(): its messages were refused at once."""
-        transaction.decision = None
+    def take_back(self, steps: Iterable[Step]) -> None:
+        """Undo begin_end(): the messages of *steps* were refused at once."""
+        for step in steps:
+            if step.ready is None:
+                step.transaction.decision = None
 
-    def end_stored(
-        self, transaction: OpenTransaction, place: int, result: Sequence[PutResult]
+    def carried_out(
+        self,
+        steps: Sequence[Step],
+        traffic: Traffic,
+        done: PutDone,
+        result: list[PutResult] | OgiveError,
     ) -> None:
-        """Finish an end: the messages of begin_end() are stored, and have marked *place*."""
-        self._leave_places(transaction, [place], result)
+        """Finish *steps*, whose messages were stored together, or were not.
+
+        *done* gets where the half messages are; other messages are counted in *traffic*.
+        """
+        if isinstance(result, OgiveError):
+            failed = result if isinstance(result, StoreError) else StoreError(str(result))
+            for step in steps:
+                if step.ready is None:
+                    self.end_failed(step.transaction, failed)
+            done(failed)
+            return
+        halves: list[PutResult] = []
+        at = 0
+        for transaction, ready, place, messages in steps:
+            if ready is not None:
+                self.opened(transaction, ready, result[at])
+                halves.append(result[at])
+                at += 1
+                continue
+            stored = result[at : at + len(messages)]
+            at += len(messages)
+            for message, put in zip(messages, stored, strict=True):
+                traffic.count_put(message.topic, 1, put.size)
+            self._leave_places(transaction, [place], stored)
+        done(halves)
 
     def end_failed(self, transaction: OpenTransaction, error: StoreError) -> None:
         """Its end was not stored."""

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from ogive.broker import Broker
 from ogive.model import PropertyName
-from ogive.native import native
+from ogive.transport.connection import one_frame
 from ogive.transport.server import ServerConnection
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import Flag, LanguageCode, SerializeType
@@ -18,10 +16,6 @@ from ogive.wire.frame import FrameDecoder
 from ogive.wire.message import StoredMessage, decode_stored, encode_properties, raw_property
 from tests.raw_client import RawClient
 from tests.unit.transport.wire import ReadableWire
-
-compiled_only = pytest.mark.skipif(
-    native is None, reason="without the compiled part there are no runs"
-)
 
 
 class Socket(ReadableWire):
@@ -38,16 +32,13 @@ class Socket(ReadableWire):
 class Reads:
     """A connection of the broker's, to which the test brings what a read would."""
 
-    def __init__(self, broker: Broker, *, runs: bool = True) -> None:
-        self._broker, self._wire, self._decoder = broker, Socket(), FrameDecoder()
-        self.taken: list[int] = []
-        broker._server.take_run = self._take_run if runs else None
+    def __init__(self, broker: Broker, *, together: bool = True) -> None:
+        """*together*: False if the broker reads the requests one by one."""
+        self._wire, self._decoder = Socket(), FrameDecoder()
+        if not together:
+            broker._server.on_frames = one_frame
         self.connection = self._wire.connection = ServerConnection(broker._server)
         self.connection.connection_made(self._wire)
-
-    def _take_run(self, connection: Any, frames: list[bytes], at: int) -> int:
-        self.taken.append(self._broker._take_run(connection, frames, at))
-        return self.taken[-1]
 
     async def answers(self, commands: list[RemotingCommand]) -> list[RemotingCommand]:
         """To requests of one read, in the order in which they come."""

@@ -1,4 +1,4 @@
-"""Batches that come with one read: as a run they are answered, stored and counted as one by one."""
+"""Batches that come with one read are answered, stored and counted as one by one."""
 
 import asyncio
 from pathlib import Path
@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from ogive.access.user_table import AccessTable
-from ogive.broker.sends import batch_run
 from ogive.errors import ResponseCode, StoreFailed, StoreFull
 from ogive.store.types import Messages, PutDone
 from ogive.transport.server import ServerConnection
 from ogive.wire.bodies.configs import TopicConfig
-from ogive.wire.codes import Flag, RequestCode, SysFlag
+from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.message import encode_batch
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.handlers.reads import Reads, compiled_only, outcome, prepare, send
+from tests.unit.broker.handlers.reads import Reads, outcome, prepare, send
 
 
 def batch(
@@ -48,87 +46,77 @@ def cut(command: RemotingCommand) -> RemotingCommand:
 
 LIMIT = 2000
 LONG = tuple(b"%d" % number * 100 for number in range(6))
-READS: dict[str, tuple[list[RemotingCommand], list[int]]] = {
-    "all plain": ([batch(bodies=(b"%d" % n, b"", b"x" * n)) for n in range(5)], [5]),
-    "topics and queues": (
-        [
-            batch("T", 1),
-            batch("Another", 2),
-            batch("T", 3, LONG),
-            batch("T", 1, (b"",)),
-            batch("Another"),
-        ],
-        [5],
-    ),
-    "without a key of its own": (
-        [batch(UNIQ_KEY=""), batch(), batch(UNIQ_KEY="", WAIT="true")],
-        [3],
-    ),
-    "tags, keys and flags": (
-        [
-            batch(items="TAGS\1a\2KEYS\1b c\2"),
-            batch(f=int(SysFlag.COMPRESSED)),
-            batch(j=2, items="TAGS\1b"),
-        ],
-        [3],
-    ),
-    "single sends between": ([batch(), send(), send(), batch(), batch(), send()], [1, 2, 2]),
-    "no such queue in the middle": ([batch(), batch(queue=4), batch(), batch()], [1, 0, 2]),
-    "too large in the middle": ([batch(), batch(bodies=LONG * 4), batch(), batch()], [1, 0, 2]),
-    "cut off in the middle": ([batch(), cut(batch()), batch(), batch()], [1, 0, 2]),
-    "empty": ([batch(), batch(bodies=()), batch(), batch()], [1, 0, 2]),
-    "one of its messages delayed": (
-        [batch(), batch(items="DELAY\x013\2"), batch(), batch()],
-        [1, 0, 2],
-    ),
-    "one of its messages with a time": (
-        [batch(), batch(items="TIMER_DELAY_SEC\x013\2"), batch(), batch()],
-        [1, 0, 2],
-    ),
-    "delayed itself": ([batch(), batch(DELAY="3"), batch(), batch()], [1, 0, 2]),
-    "half a transaction": ([batch(), batch(TRAN_MSG="true", f=4), batch(), batch()], [1, 0, 2]),
-    "a topic of batches": ([batch(), batch("Whole"), batch(), batch()], [1, 0, 2]),
-    "for a retry topic": ([batch(), batch("%RETRY%T"), batch(), batch()], [1, 0, 2]),
-    "a new topic": ([batch(), batch("New", c="TBW102"), *[batch()] * 4], [1, 0, 4]),
-    "one-way": ([batch(), batch(flag=2), batch(), batch()], [1, 0, 2]),
-    "a batch by the code of a single one": (
-        [batch(), send(body=batch().body, m="true"), batch(), batch()],
-        [1, 0, 2],
-    ),
-    "a key that is not a plain text": ([batch(), batch(UNIQ_KEY='a"b'), batch(), batch()], [4]),
-    "a tag that is not ASCII": ([batch(items="TAGS\1ü"), batch()], [2]),
+READS: dict[str, list[RemotingCommand]] = {
+    "all plain": [batch(bodies=(b"%d" % n, b"", b"x" * n)) for n in range(5)],
+    "topics and queues": [
+        batch("T", 1),
+        batch("Another", 2),
+        batch("T", 3, LONG),
+        batch("T", 1, (b"",)),
+        batch("Another"),
+    ],
+    "without a key of its own": [batch(UNIQ_KEY=""), batch(), batch(UNIQ_KEY="", WAIT="true")],
+    "tags, keys and flags": [
+        batch(items="TAGS\1a\2KEYS\1b c\2"),
+        batch(f=int(SysFlag.COMPRESSED)),
+        batch(j=2, items="TAGS\1b"),
+    ],
+    "single sends between": [batch(), send(), send(), batch(), batch(), send()],
+    "no such queue in the middle": [batch(), batch(queue=4), batch(), batch()],
+    "too large in the middle": [batch(), batch(bodies=LONG * 4), batch(), batch()],
+    "cut off in the middle": [batch(), cut(batch()), batch(), batch()],
+    "empty": [batch(), batch(bodies=()), batch(), batch()],
+    "one of its messages delayed": [batch(), batch(items="DELAY\x013\2"), batch(), batch()],
+    "one of its messages with a time": [
+        batch(),
+        batch(items="TIMER_DELAY_SEC\x013\2"),
+        batch(),
+        batch(),
+    ],
+    "delayed itself": [batch(), batch(DELAY="3"), batch(), batch()],
+    "half a transaction": [batch(), batch(TRAN_MSG="true", f=4), batch(), batch()],
+    "a topic of batches": [batch(), batch("Whole"), batch(), batch()],
+    "for a retry topic": [batch(), batch("%RETRY%T"), batch(), batch()],
+    "a new topic": [batch(), batch("New", c="TBW102"), *[batch()] * 4],
+    "one-way": [batch(), batch(flag=2), batch(), batch()],
+    "a batch by the code of a single one": [
+        batch(),
+        send(body=batch().body, m="true"),
+        batch(),
+        batch(),
+    ],
+    "a key that is not a plain text": [batch(), batch(UNIQ_KEY='a"b'), batch(), batch()],
+    "a tag that is not ASCII": [batch(items="TAGS\1ü"), batch()],
 }
 
 
-@compiled_only
 @pytest.mark.parametrize("name", READS)
 async def test_a_read_ends_as_its_batches_would_one_by_one(
     start_broker: StartBroker, tmp_path: Path, name: str
 ) -> None:
-    commands, taken = READS[name]
     found = []
-    for runs in (True, False):
+    for together in (True, False):
         broker = await prepare(
-            await start_broker(data=tmp_path / str(runs), max_message_bytes=LIMIT)
+            await start_broker(data=tmp_path / str(together), max_message_bytes=LIMIT)
         )
         broker.context.topics.create_or_update(
             TopicConfig(name="Whole", attributes={"queue.type": "BatchCQ"})
         )
         await broker.context.topics.saved()
-        reads = Reads(broker, runs=runs)
-        found.append(await outcome(broker, reads, commands))
-        assert reads.taken == (taken if runs else [])
+        reads = Reads(broker, together=together)
+        found.append(await outcome(broker, reads, READS[name]))
     assert found[0] == found[1]
 
 
-@compiled_only
 async def test_batches_go_on_in_the_next_segment_each_in_one(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
     found = []
-    for runs in (True, False):
-        broker = await prepare(await start_broker(data=tmp_path / str(runs), segment_bytes=8192))
-        reads = Reads(broker, runs=runs)
+    for together in (True, False):
+        broker = await prepare(
+            await start_broker(data=tmp_path / str(together), segment_bytes=8192)
+        )
+        reads = Reads(broker, together=together)
         found.append(
             await outcome(
                 broker,
@@ -136,12 +124,10 @@ async def test_batches_go_on_in_the_next_segment_each_in_one(
                 [batch(queue=n % 3, bodies=(b"%d" % n * 300,) * 3) for n in range(20)],
             )
         )
-        assert not runs or sum(reads.taken) == 20
     assert found[0] == found[1]
     assert len(found[0]["records"]) == 60
 
 
-@compiled_only
 async def test_a_batch_that_no_segment_holds_is_refused_and_the_others_are_stored(
     start_broker: StartBroker,
 ) -> None:
@@ -153,15 +139,10 @@ async def test_a_batch_that_no_segment_holds_is_refused_and_the_others_are_store
         1: ResponseCode.INVALID_PARAMETER,
         2: 0,
     }
-    assert (reads.taken, broker.context.sends_waiting, reads.connection._requests_in_flight) == (
-        [3],
-        0,
-        0,
-    )
+    assert (broker.context.sends_waiting, reads.connection._requests_in_flight) == (0, 0)
     assert broker.context.store.max_offset("T", 0) == 4
 
 
-@compiled_only
 async def test_over_the_limit_of_waiting_sends_further_batches_are_busy(
     start_broker: StartBroker,
 ) -> None:
@@ -173,10 +154,9 @@ async def test_over_the_limit_of_waiting_sends_further_batches_are_busy(
     assert codes == dict.fromkeys(range(3), ResponseCode.SUCCESS) | dict.fromkeys(
         range(3, 6), ResponseCode.SYSTEM_BUSY
     )
-    assert (reads.taken[0], broker.context.sends_waiting) == (3, 0)
+    assert broker.context.sends_waiting == 0
 
 
-@compiled_only
 async def test_a_store_that_takes_nothing_refuses_each_batch(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,16 +171,11 @@ async def test_a_store_that_takes_nothing_refuses_each_batch(
     assert [(answer.opaque, answer.code) for answer in answers] == [
         (n, ResponseCode.SERVICE_NOT_AVAILABLE) for n in range(3)
     ]
-    assert (reads.taken, broker.context.sends_waiting, reads.connection._requests_in_flight) == (
-        [3],
-        0,
-        0,
-    )
+    assert (broker.context.sends_waiting, reads.connection._requests_in_flight) == (0, 0)
     monkeypatch.undo()
     assert [answer.code for answer in await reads.answers([batch(), batch()])] == [0, 0]
 
 
-@compiled_only
 async def test_a_run_ends_with_its_connection(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +195,6 @@ async def test_a_run_ends_with_its_connection(
     assert (len(asked), reads.connection.closed, broker.context.sends_waiting) == (1, True, 0)
 
 
-@compiled_only
 async def test_where_nothing_could_be_written_each_batch_is_told(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +210,7 @@ async def test_where_nothing_could_be_written_each_batch_is_told(
     reads = Reads(broker)
     async with asyncio.TaskGroup() as tasks:
         failing = tasks.create_task(reads.answers([batch() for _ in range(3)]))
-        while len(waiting) < 3:
+        while not waiting:
             await asyncio.sleep(0)
         assert broker.context.sends_waiting == 3
         for done in waiting:
@@ -249,25 +223,3 @@ async def test_where_nothing_could_be_written_each_batch_is_told(
         broker.context.traffic.failed,
         reads.connection._requests_in_flight,
     ) == (0, 3, 0)
-
-
-@pytest.mark.parametrize("options", [{"access": AccessTable(None)}, {"duplicate_window_s": 60.0}])
-async def test_no_run_of_batches_passes_rules_by(
-    start_broker: StartBroker, options: dict[str, Any]
-) -> None:
-    broker = await prepare(await start_broker(**options))
-    reads = Reads(broker)
-    answers = await reads.answers([batch(), batch()])
-    refused = {ResponseCode.NO_PERMISSION} if "access" in options else {0}
-    assert {answer.code for answer in answers} == refused
-    assert not any(reads.taken)
-
-
-async def test_without_the_compiled_part_there_are_no_runs_of_batches(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_run, "native", None)
-    reads = Reads(await prepare(await start_broker()))
-    answers = await reads.answers([batch(), batch(flag=Flag.ONEWAY), batch()])
-    assert [answer.code for answer in answers] == [0, 0]
-    assert not any(reads.taken)

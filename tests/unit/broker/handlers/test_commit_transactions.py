@@ -1,6 +1,4 @@
-"""Half messages and ends that come with one read: as a run they are answered, stored and counted as
-one by one.
-"""
+"""Half messages and ends that come with one read are answered, stored and counted as one by one."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from ogive.access.user_table import AccessTable
 from ogive.broker import Broker
-from ogive.broker.sends import transaction_run
 from ogive.errors import OgiveError, ResponseCode, StoreBusy, StoreFailed
 from ogive.model import OP_HALF_TOPIC
 from ogive.store.types import PutDone
 from ogive.wire.codes import Decision, Flag, LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.handlers.reads import Reads, compiled_only, outcome, prepare, send
+from tests.unit.broker.handlers.reads import Reads, outcome, prepare, send
+from tests.unit.broker.handlers.test_commit import ROOT, signed, users
 
 LIMIT = 2000
 COMMIT, ROLLBACK, ONEWAY = int(Decision.COMMIT), int(Decision.ROLLBACK), int(Flag.ONEWAY)
@@ -48,102 +45,99 @@ def end(
     )
 
 
-READS: dict[str, tuple[Callable[[Opened], list[RemotingCommand]], list[int]]] = {
-    "commits": (lambda old: [end(one) for one in old], [4]),
-    "in any order": (
-        lambda old: [
-            end(old[1]),
-            half("a"),
-            end(old[0], ROLLBACK),
-            half("b"),
-            half("c"),
-            end(old[3]),
-        ],
-        [6],
-    ),
-    "one-way": (
-        lambda old: [end(old[0], flag=ONEWAY), half("a"), end(old[1], ROLLBACK, ONEWAY), half("b")],
-        [4],
-    ),
-    "one-way only": (lambda old: [*[end(one, flag=ONEWAY) for one in old], half("a")], [5]),
-    "one end twice": (lambda old: [end(old[0]), end(old[0]), end(old[1]), end(old[2])], [1, 0, 2]),
-    "one end both ways": (
-        lambda old: [end(old[0]), end(old[0], ROLLBACK), end(old[1]), end(old[2])],
-        [1, 0, 2],
-    ),
-    "one half message twice": (lambda old: [half("a"), half("a"), end(old[0])], [3]),
-    "a copy of one that is open": (lambda old: [half("0"), end(old[0]), end(old[1])], [3]),
-    "undecided": (lambda old: [end(old[0]), end(old[1], 0), end(old[1]), end(old[2])], [1, 0, 2]),
-    "another group": (
-        lambda old: [end(old[0]), end(old[1], producerGroup="g"), end(old[1]), end(old[2])],
-        [1, 0, 2],
-    ),
-    "no group": (
-        lambda old: [end(old[0]), end(old[1], producerGroup=None), end(old[1]), end(old[2])],
-        [1, 0, 2],
-    ),
-    "no such place": (
-        lambda old: [end(old[0]), end(old[1], tranStateTableOffset="77"), end(old[1]), end(old[2])],
-        [1, 0, 2],
-    ),
-    "another offset": (
-        lambda old: [end(old[0]), end(old[1], commitLogOffset="7"), end(old[1]), end(old[2])],
-        [1, 0, 2],
-    ),
-    "numbers that are none": (
-        lambda old: [end(old[0]), end(old[1], commitLogOffset="x"), end(old[1]), end(old[2])],
-        [1, 0, 2],
-    ),
-    "plain sends between": (
-        lambda old: [end(old[0]), send(), send(), half("a"), end(old[1])],
-        [1, 2, 2],
-    ),
-    "no such queue": (lambda old: [end(old[0]), half("a", 4), half("b"), end(old[1])], [1, 0, 2]),
-    "a negative number in the queue's place": (
-        lambda old: [end(old[0]), half("a", f="x"), half("b"), end(old[1])],
-        [1, 0, 2],
-    ),
-    "too large": (
-        lambda old: [end(old[0]), half("a", body=bytes(LIMIT + 1)), half("b"), end(old[1])],
-        [1, 0, 2],
-    ),
-    "as large as may be": (
-        lambda old: [end(old[0]), half("a", body=bytes(LIMIT)), half("b"), end(old[1])],
-        [2, 2],
-    ),
-    "with a delay": (
-        lambda old: [end(old[0]), half("a", DELAY="3"), half("b"), end(old[1])],
-        [1, 0, 2],
-    ),
-    "with immunity": (
-        lambda old: [
-            end(old[0]),
-            half("a", CHECK_IMMUNITY_TIME_IN_SECONDS="9"),
-            half("b"),
-            end(old[1]),
-        ],
-        [1, 0, 2],
-    ),
-    "without a group": (
-        lambda old: [end(old[0]), half("a", PGROUP=None), half("b"), end(old[1])],
-        [1, 0, 2],
-    ),
-    "sent again by a consumer": (
-        lambda old: [end(old[0]), half("a", j=1), half("b"), end(old[1])],
-        [1, 0, 2],
-    ),
-    "a half message that wants no answer": (
-        lambda old: [end(old[0]), half("a", flag=ONEWAY), half("b"), end(old[1])],
-        [1, 0, 2],
-    ),
-    "a key that is not a plain text": (
-        lambda old: [end(old[0]), half('ü"'), half("b"), end(old[1])],
-        [4],
-    ),
-    "tags and flags": (
-        lambda old: [half("a", TAGS="t", KEYS="k l", h=-7), half("b", f=5, g=2**40), end(old[1])],
-        [3],
-    ),
+READS: dict[str, Callable[[Opened], list[RemotingCommand]]] = {
+    "commits": lambda old: [end(one) for one in old],
+    "in any order": lambda old: [
+        end(old[1]),
+        half("a"),
+        end(old[0], ROLLBACK),
+        half("b"),
+        half("c"),
+        end(old[3]),
+    ],
+    "one-way": lambda old: [
+        end(old[0], flag=ONEWAY),
+        half("a"),
+        end(old[1], ROLLBACK, ONEWAY),
+        half("b"),
+    ],
+    "one-way only": lambda old: [*[end(one, flag=ONEWAY) for one in old], half("a")],
+    "one end twice": lambda old: [end(old[0]), end(old[0]), end(old[1]), end(old[2])],
+    "one end both ways": lambda old: [end(old[0]), end(old[0], ROLLBACK), end(old[1]), end(old[2])],
+    "one half message twice": lambda old: [half("a"), half("a"), end(old[0])],
+    "a copy of one that is open": lambda old: [half("0"), end(old[0]), end(old[1])],
+    "undecided": lambda old: [end(old[0]), end(old[1], 0), end(old[1]), end(old[2])],
+    "another group": lambda old: [
+        end(old[0]),
+        end(old[1], producerGroup="g"),
+        end(old[1]),
+        end(old[2]),
+    ],
+    "no group": lambda old: [
+        end(old[0]),
+        end(old[1], producerGroup=None),
+        end(old[1]),
+        end(old[2]),
+    ],
+    "no such place": lambda old: [
+        end(old[0]),
+        end(old[1], tranStateTableOffset="77"),
+        end(old[1]),
+        end(old[2]),
+    ],
+    "another offset": lambda old: [
+        end(old[0]),
+        end(old[1], commitLogOffset="7"),
+        end(old[1]),
+        end(old[2]),
+    ],
+    "numbers that are none": lambda old: [
+        end(old[0]),
+        end(old[1], commitLogOffset="x"),
+        end(old[1]),
+        end(old[2]),
+    ],
+    "plain sends between": lambda old: [end(old[0]), send(), send(), half("a"), end(old[1])],
+    "no such queue": lambda old: [end(old[0]), half("a", 4), half("b"), end(old[1])],
+    "a negative number in the queue's place": lambda old: [
+        end(old[0]),
+        half("a", f="x"),
+        half("b"),
+        end(old[1]),
+    ],
+    "too large": lambda old: [
+        end(old[0]),
+        half("a", body=bytes(LIMIT + 1)),
+        half("b"),
+        end(old[1]),
+    ],
+    "as large as may be": lambda old: [
+        end(old[0]),
+        half("a", body=bytes(LIMIT)),
+        half("b"),
+        end(old[1]),
+    ],
+    "with a delay": lambda old: [end(old[0]), half("a", DELAY="3"), half("b"), end(old[1])],
+    "with immunity": lambda old: [
+        end(old[0]),
+        half("a", CHECK_IMMUNITY_TIME_IN_SECONDS="9"),
+        half("b"),
+        end(old[1]),
+    ],
+    "without a group": lambda old: [end(old[0]), half("a", PGROUP=None), half("b"), end(old[1])],
+    "sent again by a consumer": lambda old: [end(old[0]), half("a", j=1), half("b"), end(old[1])],
+    "a half message that wants no answer": lambda old: [
+        end(old[0]),
+        half("a", flag=ONEWAY),
+        half("b"),
+        end(old[1]),
+    ],
+    "a key that is not a plain text": lambda old: [end(old[0]), half('ü"'), half("b"), end(old[1])],
+    "tags and flags": lambda old: [
+        half("a", TAGS="t", KEYS="k l", h=-7),
+        half("b", f=5, g=2**40),
+        end(old[1]),
+    ],
 }
 
 
@@ -180,34 +174,32 @@ def portless(found: Any) -> Any:
     }
 
 
-@compiled_only
 @pytest.mark.parametrize("name", READS)
 async def test_a_read_ends_as_its_requests_would_one_by_one(
     start_broker: StartBroker, tmp_path: Path, name: str
 ) -> None:
-    commands, taken = READS[name]
+    commands = READS[name]
     found = []
-    for runs in (True, False):
+    for together in (True, False):
         broker = await prepare(
-            await start_broker(data=tmp_path / str(runs), max_message_bytes=LIMIT)
+            await start_broker(data=tmp_path / str(together), max_message_bytes=LIMIT)
         )
-        reads = Reads(broker, runs=runs)
+        reads = Reads(broker, together=together)
         old = await opened(reads)
-        reads.taken.clear()
         found.append(portless(await seen(broker, reads, commands(old))))
-        assert reads.taken == (taken if runs else [])
         # what has ended has ended
         again = [end(one) for one in old]
         found[-1]["again"] = [(answer.opaque, answer.code) for answer in await reads.answers(again)]
     assert found[0] == found[1]
 
 
-@compiled_only
 async def test_a_run_goes_on_in_the_next_segment(start_broker: StartBroker, tmp_path: Path) -> None:
     found = []
-    for runs in (True, False):
-        broker = await prepare(await start_broker(data=tmp_path / str(runs), segment_bytes=16384))
-        reads = Reads(broker, runs=runs)
+    for together in (True, False):
+        broker = await prepare(
+            await start_broker(data=tmp_path / str(together), segment_bytes=16384)
+        )
+        reads = Reads(broker, together=together)
         keys = iter(range(1000))
         old = await reads.answers([half(str(next(keys)), body=b"o" * 500) for _ in range(9)])
         for _ in range(6):
@@ -230,7 +222,6 @@ async def test_a_run_goes_on_in_the_next_segment(start_broker: StartBroker, tmp_
     assert found[0] == found[1]
 
 
-@compiled_only
 async def test_a_store_that_takes_nothing_refuses_each(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +244,6 @@ async def test_a_store_that_takes_nothing_refuses_each(
     assert not len(broker.context.transactions)
 
 
-@compiled_only
 async def test_where_nothing_could_be_written_each_is_told(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +276,6 @@ async def test_where_nothing_could_be_written_each_is_told(
     assert len(broker.context.transactions.idle()) == 4
 
 
-@compiled_only
 async def test_over_the_limit_of_open_transactions_the_rest_is_busy(
     start_broker: StartBroker,
 ) -> None:
@@ -303,7 +292,6 @@ async def test_over_the_limit_of_open_transactions_the_rest_is_busy(
     }
 
 
-@compiled_only
 async def test_a_run_holds_so_many_bytes(start_broker: StartBroker) -> None:
     broker = await prepare(await start_broker())
     reads = Reads(broker)
@@ -311,22 +299,25 @@ async def test_a_run_holds_so_many_bytes(start_broker: StartBroker) -> None:
         (await reads.answers([half(str(number), body=bytes(100_000))]))[0] for number in range(4)
     ]
     assert [answer.code for answer in await reads.answers([end(one) for one in old])] == [0] * 4
-    assert reads.taken == [2, 2]
 
 
-async def test_no_run_passes_access_control_by(start_broker: StartBroker) -> None:
-    reads = Reads(await start_broker(access=AccessTable(None)))
-    assert [answer.code for answer in await reads.answers([half("a"), half("b")])] == [
-        ResponseCode.NO_PERMISSION
-    ] * 2
-    assert not any(reads.taken)
-
-
-async def test_without_the_compiled_part_there_are_no_runs(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("another", [False, True])
+async def test_access_control_lets_the_same_ends_through_as_one_by_one(
+    start_broker: StartBroker, tmp_path: Path, another: bool
 ) -> None:
-    monkeypatch.setattr(transaction_run, "native", None)
-    reads = Reads(await prepare(await start_broker()))
-    old = await opened(reads)
-    assert [answer.code for answer in await reads.answers([end(one) for one in old])] == [0] * 4
-    assert not any(reads.taken)
+    found = []
+    for together in (True, False):
+        broker = await prepare(
+            await start_broker(data=tmp_path / str(together), access=await users())
+        )
+        reads = Reads(broker, together=together)
+        old = await reads.answers(
+            [signed(half(str(n))) for n in range(3)] + [signed(half("a", b="Another"), ROOT)]
+        )
+        ends = [signed(end(old[0])), end(old[1]), signed(end(old[2]))]
+        if another:
+            # which is not Alice's to end
+            ends.insert(1, signed(end(old[3])))
+        found.append(portless(await seen(broker, reads, ends)))
+        found[-1]["refused"] = broker.context.guard and broker.context.guard.table.refusals.count
+    assert found[0] == found[1]
