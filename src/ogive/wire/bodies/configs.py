@@ -34,7 +34,8 @@ class DataVersion(JsonObject):
         return type(self)(self.counter + 1, now_ms, self.state_version)
 
 
-def _attributes(obj: Mapping[str, Any], name: str) -> dict[str, str]:
+def get_attributes(obj: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return the attributes of a topic or a group; one that is null is empty text."""
     return get_table(obj, name, lambda value: "" if value is None else str(value))
 
 
@@ -49,7 +50,7 @@ class TopicConfig(JsonObject):
     filter_type: str = member("topicFilterType", default="SINGLE_TAG")
     sys_flag: int = member("topicSysFlag", default=0)
     order: bool = False
-    attributes: Mapping[str, str] = member(read=_attributes, write=dict, default_factory=dict)
+    attributes: Mapping[str, str] = member(read=get_attributes, write=dict, default_factory=dict)
 
 
 DEFAULT_RETRY_POLICY: Final[Mapping[str, Any]] = {"type": "CUSTOMIZED"}
@@ -80,7 +81,7 @@ class SubscriptionGroupConfig(JsonObject):
     notify_consumer_ids_changed: bool = member("notifyConsumerIdsChangedEnable", default=True)
     consume_timeout_minutes: int = member("consumeTimeoutMinute", default=15)
     sys_flag: int = member("groupSysFlag", default=0)
-    attributes: Mapping[str, str] = member(read=_attributes, write=dict, default_factory=dict)
+    attributes: Mapping[str, str] = member(read=get_attributes, write=dict, default_factory=dict)
     retry_policy: Mapping[str, Any] = member(
         "groupRetryPolicy",
         read=lambda obj, name: as_object(obj.get(name) or DEFAULT_RETRY_POLICY, name),

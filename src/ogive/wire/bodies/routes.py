@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from ogive.errors import ProtocolError
 from ogive.wire import java_json
-from ogive.wire.bodies.configs import DataVersion, TopicConfig
+from ogive.wire.bodies.configs import DataVersion, TopicConfig, get_attributes
 from ogive.wire.bodies.json_fields import (
     MAX_REGISTERED_TOPICS,
     JsonObject,
@@ -284,19 +284,28 @@ def _check_count(count: int) -> None:
         )
 
 
-_WORDS: Final = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
-"""Members of a topic that a line of the compressed form holds, before the attributes."""
-
-
 def _topic_from_words(line: str) -> TopicConfig:
-    words = line.split(" ", len(_WORDS))
-    if len(words) < len(_WORDS):
+    words = line.split(" ", 5)
+    if len(words) < 5:
         raise ProtocolError(f"topic line {line[:80]!r} has fewer than five words")
-    members: dict[str, Any] = dict(zip(_WORDS, words, strict=False))
-    if any(words[len(_WORDS) :]):
+    try:
+        read, write, perm = map(int, words[1:4])
+    except ValueError:
+        raise ProtocolError(
+            f"topic line {line[:80]!r} holds something that is not a number"
+        ) from None
+    members = {}
+    if any(words[5:]):
         # plain JSON only: Java's dialect in the lines of all topics would take a server ten seconds
-        members["attributes"] = java_json.loads(words[-1], bounded=True, java_values=0)
-    return TopicConfig.from_json(members)
+        members["attributes"] = java_json.loads(words[5], bounded=True, java_values=0)
+    return TopicConfig(
+        name=words[0],
+        read_queues=read,
+        write_queues=write,
+        perm=perm,
+        filter_type=words[4],
+        attributes=get_attributes(members, "attributes"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ def test_both_forms_of_a_registration_hold_the_same() -> None:
         (zlib.compress(b"\0\0\0\x01\xff"), "not UTF-8"),
         (zlib.compress(b"\0\0\0\x02{}\0\xff\0\0"), "over the limit"),
         (compressed(b"T 4 4 6"), "fewer than five words"),
-        (compressed(b"T 4 x 6 SINGLE_TAG"), "member writeQueueNums is not an integer"),
+        (compressed(b"T 4 x 6 SINGLE_TAG"), "not a number"),
         (zlib.compress(b"\0\0\0\x02{}\0\0\0\0\0\0\0\x02{}"), "not a list"),
     ],
 )
