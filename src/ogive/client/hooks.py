@@ -54,7 +54,7 @@ def run_before(hooks: Sequence[SendHook], message: Message) -> Message:
         except Exception:
             # user code: it must not break the send
             log.exception(
-                "before_send of %r failed, and the message for %s is sent without it",
+                "before_send of %r failed: the message for %s is sent unchanged",
                 hook,
                 message.topic,
             )
@@ -63,8 +63,8 @@ def run_before(hooks: Sequence[SendHook], message: Message) -> Message:
             message = changed
         elif changed is not None:
             log.error(
-                "before_send of %r returned %.200r, which is neither a Message nor None: it is "
-                "ignored",
+                "ignored the result of before_send of %r, which is neither a Message nor None: "
+                "%.200r",
                 hook,
                 changed,
             )

@@ -152,7 +152,7 @@ class Portal:
             except BaseException as exc:
                 # even SystemExit: a thread waits for this one, and others for those behind it
                 if waiter is None:
-                    log.exception("%r, posted to ogive's loop, failed", function)
+                    log.exception("%r, posted to ogive's event loop, failed", function)
                 elif not waiter.done():
                     waiter.set_exception(exc)
 

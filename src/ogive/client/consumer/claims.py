@@ -179,7 +179,7 @@ class Claims:
         if waited_for and age_s >= self._wait_s:
             names = ", ".join(waited_for[:3])
             log.warning(
-                "%s of %s is taken over although %s did not give it up within %.1f s",
+                "took over %s of %s although %s did not release it within %.1f s",
                 queue,
                 self._group,
                 names,

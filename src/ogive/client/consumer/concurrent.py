@@ -199,7 +199,7 @@ class ConcurrentService:
             ]
             for message in late:
                 log.warning(
-                    "listener %s has worked for more than %g s on %s/%d: it counts as failed",
+                    "listener %s has run for more than %g s on %s/%d: the call counts as failed",
                     self._listener.name,
                     self._timeout_s,
                     message.queue,

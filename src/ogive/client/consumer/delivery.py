@@ -87,7 +87,8 @@ class TopicDelivery:
         for topic, ours in by_topic.items():
             if topic not in self.services:
                 log.warning(
-                    "%d retries of %s, which %s does not listen to, go to its listener of %s",
+                    "%d retries of topic %s, for which %s has no listener, go to its listener of "
+                    "%s",
                     len(ours),
                     topic,
                     self._group.name,
@@ -103,7 +104,7 @@ class TopicDelivery:
             except (ProtocolError, CompressionUnavailable) as exc:
                 why = f"{why}: {exc}"
                 log.error(
-                    "%s/%d cannot be read and goes to the dead letters of %s: %s",
+                    "%s/%d cannot be decoded and goes to the dead letters of %s: %s",
                     message.queue,
                     message.queue_offset,
                     self._group.name,

@@ -322,7 +322,7 @@ class GroupClient:
             )
             if result.status is PullStatus.OFFSET_ILLEGAL and answering_id != MASTER_ID:
                 log.warning(
-                    "%s: slave %d does not hold offset %d: it may be behind, the master decides",
+                    "%s: slave %d does not have offset %d: it may be behind, asking the master",
                     queue,
                     answering_id,
                     offset,

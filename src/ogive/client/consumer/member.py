@@ -350,7 +350,9 @@ class PushMember(Member):
             if queue in self._state.held
         ]
         for process_queue, offset in held:
-            log.warning("%s: %s was told to go on at %d", process_queue.queue, self.group, offset)
+            log.warning(
+                "%s: %s was told to continue at %d", process_queue.queue, self.group, offset
+            )
         await asyncio.gather(
             *(self._rebalancer.go_to(process_queue, offset) for process_queue, offset in held)
         )

@@ -207,7 +207,7 @@ class DeliveryService:
         for (process_queue, offset), (since, message, _) in list(self._out.items()):
             if since < before:
                 log.warning(
-                    "%s/%d got no verdict within %.0f s: it counts as failed",
+                    "%s/%d was not acknowledged within %.0f s: it counts as failed",
                     message.queue,
                     offset,
                     self._timeout_s,

@@ -274,7 +274,7 @@ class RemoteOffsetStore(Offsets):
                 log.debug("offset %d of %s is not kept: %s", offset, queue, exc)
                 self._acknowledged[queue] = offset
             except OgiveError as exc:
-                log.warning("offset %d of %s was not persisted: %s", offset, queue, exc)
+                log.warning("could not store offset %d of %s: %s", offset, queue, exc)
 
     async def _counts(self, queue: MessageQueue) -> bool:
         """Return False if another member has continued in the queue. Called in the queue's turn."""
@@ -284,7 +284,7 @@ class RemoteOffsetStore(Offsets):
         at, known = await self.fetch(queue), self.highest(queue)
         if at is not None and known is not None and at > known:
             log.warning(
-                "offset %s of %s is not persisted: another member has brought it to %d",
+                "offset %s of %s is not stored: another member has already stored %d",
                 self.read(queue),
                 queue,
                 at,
@@ -405,7 +405,7 @@ class LocalOffsetStore(Offsets):
                 "ClientConfig(instance_name=...))"
             ) from None
         except OSError as exc:
-            log.warning("%s cannot be used, progress is lost at exit: %s", self._path, exc)
+            log.warning("could not use %s, progress is lost at exit: %s", self._path, exc)
             self._failing = True
         return read_offsets(self._path)
 
@@ -459,7 +459,7 @@ def read_offsets(path: Path) -> dict[MessageQueue, int]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ProtocolError) as exc:
-            log.warning("%s cannot be read and is passed over: %s", candidate, exc)
+            log.warning("could not read %s, which is ignored: %s", candidate, exc)
             set_aside(candidate)
     return {}
 

@@ -270,7 +270,7 @@ class OrderlyService:
         """Return True if the queue may move on."""
         if self._group.broadcast:
             log.error(
-                "%s/%d (id %s) failed too often and is dropped: %s is broadcasting",
+                "dropped %s/%d (id %s), which failed too often: %s is broadcasting",
                 message.queue,
                 message.queue_offset,
                 message.id,
@@ -284,7 +284,7 @@ class OrderlyService:
             return True
         except OgiveError as exc:
             log.warning(
-                "%s/%d could not be sent to the dead-letter topic, its queue waits: %s",
+                "could not send %s/%d to the dead-letter topic, its queue waits: %s",
                 message.queue,
                 message.queue_offset,
                 exc,

@@ -68,8 +68,8 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
     failure, sensible = read(listener, len(messages), answer)
     if not sensible and failure is None:
         log.warning(
-            "listener %s returned %s, which is for listeners with auto_commit=False: its %d "
-            "message(s) count as finished",
+            "listener %s returned %s, which requires auto_commit=False: its %d message(s) count "
+            "as finished",
             listener.name,
             answer.name,
             len(messages),
@@ -77,9 +77,8 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
     elif not sensible:
         orderly = listener.config.orderly
         log.error(
-            "listener %s returned %s, which is not a result of %s listener for %d message(s): they "
-            "come again later. "
-            "Return None for success, or %s",
+            "listener %s returned %s, which is not a result of %s listener, for %d message(s): "
+            "they will be delivered again. Return None for success, or %s",
             listener.name,
             shown(answer),
             "an orderly" if orderly else "a concurrent",

@@ -169,7 +169,7 @@ class PullService(QueueObserver):
                 await self._after_failure(process_queue, exc)
             else:
                 if self._outages.ends(queue):
-                    log.info("pulls of %s from %s work again", queue.topic, queue.broker_name)
+                    log.info("pulls of %s from %s succeed again", queue.topic, queue.broker_name)
 
     def _full(self, process_queue: ProcessQueue) -> float | None:
         """None if the queue may be pulled; else after how many seconds to look again at the
@@ -250,7 +250,7 @@ class PullService(QueueObserver):
         """Accept the messages that are ours, and return their number."""
         if result.next_offset < process_queue.pull_offset:
             log.warning(
-                "%s: the broker goes back from %d to %d",
+                "%s: the broker moved back from offset %d to %d",
                 process_queue.queue,
                 process_queue.pull_offset,
                 result.next_offset,
@@ -310,7 +310,7 @@ class PullService(QueueObserver):
                 log.info("%s: the group was reset to %d, where it is", process_queue.queue, there)
             else:
                 log.warning(
-                    "%s: the broker says that %d is not there, and to go on at it",
+                    "%s: the broker refused offset %d and named the same offset to continue at",
                     process_queue.queue,
                     there,
                 )

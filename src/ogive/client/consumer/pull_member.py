@@ -71,7 +71,7 @@ class Prefetch(QueueObserver):
         for message in messages:
             if message.is_compressed:
                 log.error(
-                    "%s/%d cannot be decompressed and is handed out as it is",
+                    "%s/%d cannot be decompressed and is returned unchanged",
                     message.queue,
                     message.queue_offset,
                 )

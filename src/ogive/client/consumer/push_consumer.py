@@ -155,7 +155,7 @@ class PushConsumer(OnlyAsyncWith):
                 *(member.stop(caller) for member in self._members), return_exceptions=True
             ):
                 if isinstance(result, BaseException):
-                    log.error("a group was not left in good order", exc_info=result)
+                    log.error("could not leave a group cleanly", exc_info=result)
         finally:
             instance.on_failure.remove(self._fail)
             await self._owner.close()

@@ -208,7 +208,7 @@ class Rebalancer:
                 pass
         except TimeoutError:
             log.warning(
-                "a rebalance of %s is cut off: it did not end within %.0f s",
+                "cancelled a rebalance of %s that did not end within %.0f s",
                 self._group.name,
                 LEAVE_TIMEOUT_S,
             )
@@ -361,7 +361,7 @@ class Rebalancer:
                 else f"waited {wait_s:g} s (hand_over_wait_s), its messages come again"
             )
             log.warning(
-                "%s of %s is given up while its listener still works: %s",
+                "releasing %s of %s while its listener still runs: %s",
                 process_queue.queue,
                 self._group.name,
                 why,
@@ -434,7 +434,8 @@ class Rebalancer:
             await self._group.calls.unlock(queues)
         except OgiveError as exc:
             log.warning(
-                "queues of %s stay locked until their broker can be told, or its lease ends: %s",
+                "could not unlock queues of %s, which stay locked until a retry succeeds or the "
+                "lease ends: %s",
                 self._group.name,
                 exc,
             )
@@ -497,7 +498,7 @@ class Rebalancer:
                     await self._let_go(list(self._state.held.values()))
             except TimeoutError:
                 log.warning(
-                    "not every broker took the last progress of %s within %.0f s",
+                    "not every broker stored the last progress of %s within %.0f s",
                     self._group.name,
                     LEAVE_TIMEOUT_S,
                 )
@@ -536,7 +537,8 @@ class Rebalancer:
                 and self._state.is_held(process_queue)
             ):
                 log.warning(
-                    "%s: another member has brought %s from %d to %d: it starts anew there",
+                    "%s: another member has moved the offset of %s from %d to %d: consumption "
+                    "continues there",
                     queue,
                     group.name,
                     known,
@@ -579,7 +581,7 @@ class Rebalancer:
             try:
                 queues = sorted((await self._group.calls.lock(queues))[0])
             except OgiveError as exc:
-                log.warning("queues of %s cannot be locked: %s", self._group.name, exc)
+                log.warning("could not lock queues of %s: %s", self._group.name, exc)
                 return []
         elif others:
             queues = await self._claims.free(topic, queues, others)
@@ -616,7 +618,7 @@ class Rebalancer:
             )
         except OgiveError as exc:
             log.warning(
-                "%s is left alone: where %s stands in it cannot be learned: %s",
+                "%s is not consumed for now: could not read the offset of %s: %s",
                 queue,
                 self._group.name,
                 exc,
@@ -684,12 +686,17 @@ class Rebalancer:
         asked_at = self._lease_time()
         granted, refused = await self._group.calls.lock(held)
         for queue in refused:
-            log.warning("the lock on %s is lost: %s starts anew in it", queue, self._group.name)
+            log.warning(
+                "lost the lock on %s: %s starts again from its stored offset",
+                queue,
+                self._group.name,
+            )
             self._lose(held[queue])
         for queue in granted:
             if held[queue].leased_until <= asked_at:
                 log.warning(
-                    "the lock on %s came back after our lease on it was over: %s starts anew in it",
+                    "the lock on %s was renewed after its lease had ended: %s starts again from "
+                    "its stored offset",
                     queue,
                     self._group.name,
                 )

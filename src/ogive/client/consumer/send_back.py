@@ -124,7 +124,7 @@ class Replier:
         missing = [name for name in _NEEDED if not request.properties.get(name)]
         if missing:
             log.warning(
-                "the reply to %s is dropped: it is not a request, its properties lack %s",
+                "dropped the reply to %s, which is not a request: its properties lack %s",
                 where,
                 ", ".join(missing),
             )
@@ -139,7 +139,7 @@ class Replier:
                 )
             except OgiveError as exc:
                 log.warning(
-                    "the reply to %s, request %s, is lost: %s",
+                    "lost the reply to %s, request %s: %s",
                     where,
                     request.properties[PropertyName.CORRELATION_ID],
                     exc,
@@ -195,7 +195,7 @@ class Drop:
     ) -> None:
         if message.queue_offset in process_queue:
             log.error(
-                "%s/%d (id %s) failed and is dropped: %s is broadcasting",
+                "dropped %s/%d (id %s), which failed: %s is broadcasting",
                 message.queue,
                 message.queue_offset,
                 message.id,
@@ -299,7 +299,7 @@ class SendBack:
         except OgiveError as exc:
             if not is_over or not isinstance(exc, CopyRefused):
                 log.warning(
-                    "%s/%d stays here and is tried again in %.0f s: %s",
+                    "could not send back %s/%d, which is delivered again here in %.0f s: %s",
                     message.queue,
                     message.queue_offset,
                     self._retry_s,
@@ -325,7 +325,7 @@ class SendBack:
             except OgiveError as exc:
                 is_refused = isinstance(exc, MessageIllegal | BrokerInternalError)
                 log.warning(
-                    "%s/%d could not be sent back, trying the retry topic: %s",
+                    "could not send back %s/%d, trying the retry topic: %s",
                     message.queue,
                     message.queue_offset,
                     exc,
@@ -371,7 +371,7 @@ async def send_to_dead_letters(calls: GroupClient, message: MessageExt, max_retr
     except MessageIllegal as exc:
         if not message.sys_flag & SysFlag.INNER_BATCH:
             log.warning(
-                "%s/%d could not be sent to the dead letters, its broker is asked: %s",
+                "could not send %s/%d to the dead-letter topic, asking its broker to do it: %s",
                 message.queue,
                 message.queue_offset,
                 exc,
@@ -388,9 +388,8 @@ async def send_to_dead_letters(calls: GroupClient, message: MessageExt, max_retr
 def log_passed_over(message: MessageExt, failure: CopyRefused, why: str) -> None:
     tries = message.reconsume_times + 1
     log.error(
-        "%s/%d is passed over after %d %s, and is in no dead-letter topic: brokers refuse its copy "
-        "(%s). "
-        "Its offset id, %s, finds it as long as its broker keeps it. It failed with: %s",
+        "skipped %s/%d after %d %s without a dead letter: brokers refuse its copy (%s). Its "
+        "offset id, %s, finds it as long as its broker keeps it. It failed with: %s",
         message.queue,
         message.queue_offset,
         tries,

@@ -148,7 +148,7 @@ class ThreadWorkers(Generic[T, R]):
                         await self._gone.wait()
         except TimeoutError:
             log.warning(
-                "%d listener calls still run after %.1f s and are left behind",
+                "%d listener calls still run after %.1f s and are abandoned",
                 self._busy - left_out,
                 timeout_s,
             )
@@ -188,7 +188,7 @@ class ThreadWorkers(Generic[T, R]):
                 result = run(task)
             except BaseException:
                 # whatever it is, the messages behind it need their worker
-                log.exception("a worker failed on what it had in hand")
+                log.exception("a worker failed on its current messages")
                 result = self._failed
             results.append((task, result, clock() - begun))
             running[slot] = None
@@ -268,9 +268,7 @@ class LoopWorkers(Generic[T, R]):
     def _replace(self, index: int) -> None:
         if self._stopping:
             return
-        log.warning(
-            "worker %s-%d was cancelled by somebody else, and is replaced", self._name, index
-        )
+        log.warning("worker %s-%d was cancelled from outside and is replaced", self._name, index)
         slot, self._slots[index] = self._slots[index], None
         if slot is not None:
             self._finish(slot[1], self._failed, slot[0])
@@ -334,7 +332,7 @@ class LoopWorkers(Generic[T, R]):
                 # whatever it is, the messages behind it need their worker
                 if must_pass(exc, worker):
                     raise
-                log.exception("a worker failed on what it had in hand")
+                log.exception("a worker failed on its current messages")
                 result = self._failed
             self._slots[index] = None
             self._finish(task, result, begun)

@@ -167,7 +167,9 @@ class SubmitFuture(concurrent.futures.Future[T]):
     def __del__(self) -> None:
         if self._unseen is not None:
             log.error(
-                "a submitted message failed and nobody looked at its future: %s", self._unseen
+                "a submitted message failed, and the exception of its future was never retrieved: "
+                "%s",
+                self._unseen,
             )
 
 

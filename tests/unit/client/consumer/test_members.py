@@ -172,7 +172,7 @@ async def test_a_broker_that_goes_back_is_reported_and_followed(
     async with consumer(broker, to(seen, threads=1)):
         assert await seen.wait(4) == [b"1", b"2", b"3", b"4"]
         await broker.until(lambda: progress(broker) == 5)
-    assert "Orders/broker-a/0: the broker goes back from 3 to 1" in caplog.text
+    assert "Orders/broker-a/0: the broker moved back from offset 3 to 1" in caplog.text
     offsets = [int(r.ext_fields["commitOffset"]) for r in of_orders(broker)]
     assert offsets == sorted(offsets)
 

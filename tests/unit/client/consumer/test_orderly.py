@@ -552,10 +552,7 @@ async def test_an_end_that_nobody_asked_for_is_success_with_a_warning(
     async with consumer(broker, in_order(bill)):
         await broker.until(lambda: progress(broker) == 2)
     assert seen.bodies == [b"0", b"1"]
-    assert (
-        "which is for listeners with auto_commit=False: its 1 message(s) count as finished"
-        in caplog.text
-    )
+    assert "which requires auto_commit=False: its 1 message(s) count as finished" in caplog.text
 
 
 def test_only_orderly_listeners_end_their_messages_themselves() -> None:

@@ -169,7 +169,7 @@ async def test_a_broker_that_goes_back_is_followed_and_reported(
     broker.script(PULL, answer(ResponseCode.PULL_NOT_FOUND, 7))
     async with member(broker):
         await broker.until(lambda: pulls_of(broker) == [10, 7])
-    assert "the broker goes back from 10 to 7" in caplog.text
+    assert "the broker moved back from offset 10 to 7" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(
         async with member(broker) as consumer:
             assert offsets(await collect(consumer, 1)) == [0]
     assert "99 unknown code: from the future" in caplog.text
-    assert "pulls of Orders from broker-a work again" in caplog.text
+    assert "pulls of Orders from broker-a succeed again" in caplog.text
 
 
 async def test_an_outage_of_a_broker_is_one_line_and_one_when_it_is_over(
@@ -275,11 +275,11 @@ async def test_an_outage_of_a_broker_is_one_line_and_one_when_it_is_over(
                 await broker.until(lambda: len(broker.of(PULL)) >= 12)
                 broker.on(PULL, lambda request: None)
                 await broker.until(
-                    lambda: any("work again" in message for message in caplog.messages)
+                    lambda: any("succeed again" in message for message in caplog.messages)
                 )
         assert [message.partition(":")[0] for message in caplog.messages] == [
             "pull of Orders/broker-a/0 failed, trying again",
-            "pulls of Orders from broker-a work again",
+            "pulls of Orders from broker-a succeed again",
         ]
 
 

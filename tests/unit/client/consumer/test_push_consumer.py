@@ -516,7 +516,7 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_and_holds_up_nobody(
     )
     assert (
         caplog.text.count(
-            "cannot be read and goes to the dead letters of billing: body is not a zlib stream"
+            "cannot be decoded and goes to the dead letters of billing: body is not a zlib stream"
         )
         == 1
     )
@@ -638,7 +638,7 @@ async def test_a_message_whose_copy_brokers_refuse_is_passed_over_after_its_retr
     assert [m.reconsume_times for m in seen.messages if m.body == b"bad"] == [0, 1, 2]
     stored = broker.stored["Orders", 0][1]
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "Orders/broker-a/0/1 is passed over after 3 tries" in record.getMessage()
+    assert "skipped Orders/broker-a/0/1 after 3 tries" in record.getMessage()
     assert offset_message_id(stored.store_host, stored.commitlog_offset) in record.getMessage()
 
 
@@ -825,7 +825,7 @@ async def test_a_slave_that_is_behind_does_not_set_the_group_back(
         broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route({0: broker.address, 1: slave.address}))
         assert [message.body for message in (await pull()).messages] == [b"8", b"9"]
         assert len(slave.of(PULL)) == 2
-    assert "it may be behind, the master decides" in caplog.text
+    assert "it may be behind, asking the master" in caplog.text
 
 
 @pytest.mark.feature(9, 111)
@@ -1286,7 +1286,7 @@ async def test_a_broker_that_does_not_answer_does_not_hold_up_the_close(
         broker.on(UPDATE, SILENT)
     # and where the group begins
     assert len(of_orders(broker)) == 2 * 8
-    assert "was not persisted" in caplog.text
+    assert "could not store offset" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])

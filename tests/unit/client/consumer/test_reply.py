@@ -136,7 +136,7 @@ async def test_a_reply_that_nobody_takes_is_logged_and_the_request_is_not_repeat
     ask(broker)
     async with consumer(broker, to(lambda _: Reply(b"2.20"))):
         await eventually(lambda: progress(broker) == 1)
-    assert "the reply to Orders/broker-a/0/0, request c-1, is lost" in caplog.text
+    assert "lost the reply to Orders/broker-a/0/0, request c-1" in caplog.text
     assert "channel of <asker@1> not found" in caplog.text
     assert broker.of(SEND_BACK) == []
 
@@ -161,7 +161,7 @@ async def test_a_reply_of_unknown_fate_is_not_sent_twice(
         broker.script(SEND_REPLY, HANG_UP)
         ask(broker)
         async with consumer(broker, to(lambda _: Reply(b"2.20"))):
-            await eventually(lambda: "request c-1, is lost" in caplog.text)
+            await eventually(lambda: "lost the reply to" in caplog.text)
         assert other.of(SEND_REPLY) == []
 
 
@@ -172,7 +172,7 @@ async def test_a_reply_to_what_is_no_request_is_dropped(
     ask(broker, **{missing: ""})
     async with consumer(broker, to(lambda _: Reply(b"2.20"))):
         await eventually(lambda: progress(broker) == 1)
-    assert f"it is not a request, its properties lack {missing}" in caplog.text
+    assert f"which is not a request: its properties lack {missing}" in caplog.text
     assert broker.of(SEND_REPLY) == []
 
 

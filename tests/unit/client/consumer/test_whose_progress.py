@@ -171,7 +171,7 @@ async def test_what_others_finished_while_a_member_was_cut_off_does_not_come_aga
         )
         >= 105
     )
-    assert "another member has brought billing from 5 to 105" in caplog.text
+    assert "another member has moved the offset of billing from 5 to 105" in caplog.text
 
 
 async def test_a_queue_that_was_lost_while_cut_off_is_given_up_without_stale_progress(
