@@ -12,7 +12,7 @@ from ogive.broker.sends.checks import check_room
 from ogive.broker.sends.plan import Put, plan, plan_together
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ProtocolError, StoreError
-from ogive.store.types import NewBatch, PutResult
+from ogive.store.types import NewBatch, NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.codes import VERSION, RequestCode
 from ogive.wire.command import RemotingCommand
@@ -93,6 +93,16 @@ def commit(ctx: Context, connection: Connection, put: Put, signed: Signed | None
         else:
             ctx.once_saved(put.saved, put.messages, partial(_put_now, ctx, put, done), done)
     ctx.sends_waiting += len(put.answers)
+
+
+async def store_one(ctx: Context, message: NewMessage) -> PutResult:
+    """Store a message that no send brings; it counts as waiting. Raises OgiveError."""
+    ctx.sends_waiting += 1
+    try:
+        (stored,) = await ctx.stored((message,), message.topic)
+        return stored
+    finally:
+        ctx.sends_waiting -= 1
 
 
 def _put_now(ctx: Context, put: Put, done: Stored) -> None:

@@ -141,7 +141,8 @@ def plan_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None
     They are those that need no closer look: plain ones for queues that take any message, half
     messages for such queues, and ends of transactions whose message is in memory.
     """
-    return _TOGETHER[sends[0].kind](ctx, sends)
+    together = PLANNERS[sends[0].kind].together
+    return (None, 0) if together is None else together(ctx, sends)
 
 
 def _plain_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int]:
@@ -188,10 +189,6 @@ def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, i
     if not stored:
         return None, 0
     return Put(sends[0].code, stored, answers, topics, topics[0]), len(stored)
-
-
-def _one_by_one(ctx: Context, sends: Sequence[Send | End]) -> tuple[None, int]:
-    return None, 0
 
 
 def _transactions_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None, int]:
@@ -255,17 +252,6 @@ def _group(half: NewMessage) -> str:
     return (raw_property(half.properties, b"PGROUP") or b"").decode()
 
 
-_TOGETHER: Final[
-    Mapping[int, Callable[[Context, Sequence[Send | End]], tuple[Put | None, int]]]
-] = {
-    SendKind.PLAIN: _plain_together,
-    SendKind.BATCH: _batches_together,
-    SendKind.SPECIAL: _one_by_one,
-    SendKind.HALF: _transactions_together,
-    SendKind.END: _transactions_together,
-}
-
-
 def _open_queues(ctx: Context, topic: str) -> int:
     """Return the number of queues of a topic that takes plain messages without a further check; 0
     for any other.
@@ -305,7 +291,9 @@ def plan(ctx: Context, send: Send) -> Put:
         check_body(ctx, len(message.body))
     if queue_id != message.queue_id or sys_flag != message.sys_flag:
         message = message._replace(queue_id=queue_id, sys_flag=int(sys_flag))
-    return PLANNERS[send.kind](ctx, send, message, config)
+    alone = PLANNERS[send.kind].alone
+    assert alone is not None, "ends are looked up in the log"
+    return alone(ctx, send, message, config)
 
 
 def _plain(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) -> Put:
@@ -567,13 +555,21 @@ def check_items(items: list[BatchItem]) -> None:
             check_plain("a message in a batch", decode_properties(item.properties))
 
 
-PLANNERS: Final[Mapping[int, Callable[[Context, Send, NewMessage, TopicConfig], Put]]] = {
-    SendKind.PLAIN: _plain,
-    SendKind.BATCH: _batch,
-    SendKind.SPECIAL: _special,
-    SendKind.HALF: _half,
-}
-"""Planners by the kind of the send.
+class Planner(NamedTuple):
+    """Functions that plan the sends of one kind."""
 
-Each gets the message with its queue and flags as they are stored, and the settings of its topic.
-"""
+    together: Callable[[Context, Sequence[Send | End]], tuple[Put | None, int]] | None
+    """Plans the first of several that came together; None if each is planned by itself."""
+    alone: Callable[[Context, Send, NewMessage, TopicConfig], Put] | None
+    """Plans one send, by its message with queue and flags as they are stored, and the settings of
+    its topic. None for ends, see transaction.py.
+    """
+
+
+PLANNERS: Final[Mapping[int, Planner]] = {
+    SendKind.PLAIN: Planner(_plain_together, _plain),
+    SendKind.BATCH: Planner(_batches_together, _batch),
+    SendKind.SPECIAL: Planner(None, _special),
+    SendKind.HALF: Planner(_transactions_together, _half),
+    SendKind.END: Planner(_transactions_together, None),
+}

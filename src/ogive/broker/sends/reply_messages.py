@@ -34,6 +34,7 @@ from ogive.broker.sends.checks import (
     check_queue,
     check_room,
 )
+from ogive.broker.sends.commit import store_one
 from ogive.broker.services import Context
 from ogive.errors import InvalidOption, ResponseCode, StoreError, TransportError
 from ogive.model import PropertyName
@@ -174,13 +175,9 @@ async def _push(
 
 
 async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
-    ctx.sends_waiting += 1
     try:
-        (stored,) = await ctx.stored((message,), message.topic)
-        return stored
+        return await store_one(ctx, message)
     except (StoreError, InvalidOption) as exc:
         # InvalidOption: it fits no file of the log
         log.warning("could not store a reply: %s", exc)
         return None
-    finally:
-        ctx.sends_waiting -= 1
