@@ -24,7 +24,7 @@ from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.pull_loop import PullService
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.send_back import SendBack
-from ogive.client.consumer.thread_pool import ThreadPool
+from ogive.client.consumer.workers import ThreadPool
 from ogive.client.ids import make_client_id
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.name_servers import NameServers

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.broker.transactions.transaction_table import Transactions
-from ogive.client.consumer.claims import Claims
+from ogive.client.consumer.other_members import Claims
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.model import MessageQueue

@@ -17,9 +17,9 @@ Behaviour
   over. At the close it is given up at once, and its broker keeps it locked, until its own lease
   ends: nobody else gets a queue whose listener still works. A broker that hangs holds up only its
   own.
-- A queue is taken over once no other member has it, see ``claims.py`` (orderly: once the broker has
-  granted the lock). It begins at the group's offset. If that cannot be learned the queue is left
-  alone until it can: an unknown offset is never taken for "no offset".
+- A queue is taken over once no other member has it, see ``other_members.py`` (orderly: once the
+  broker has granted the lock). It begins at the group's offset. If that cannot be learned the queue
+  is left alone until it can: an unknown offset is never taken for "no offset".
 - Where the group has no offset the place where it begins is committed before the first pull: it is
   the group's progress from then on.
 - A member whose link to a queue's broker was cut, or that its brokers had forgotten, asks where the
@@ -30,7 +30,7 @@ Behaviour
 Differs from Java
 - A member that does not find itself among the members sends a heartbeat and asks again before it
   gives everything up.
-- Members that a broker listed before it started again count for a while, see ``member_lists.py``.
+- Members that a broker listed before it started again count for a while, see ``other_members.py``.
 - In a concurrent group Java takes a queue over at once, while its last owner still works on it:
   every hand-over repeats what that one has in hand, and what it did since its last commit.
 - A lock that was refused, or that came back only after our lease had run out, makes the queue start
@@ -54,10 +54,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ogive.client.consumer.claims import Claims
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import Receiver
-from ogive.client.consumer.member_lists import MemberLists
+from ogive.client.consumer.other_members import Claims, MemberLists
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState, until_quiet
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import Start
@@ -142,15 +141,8 @@ class Rebalancer:
         # given up without telling their broker: until when its lock lasts
         self._locked_still: dict[MessageQueue, float] = {}
         self._loop = asyncio.get_running_loop()
-        self._claims = Claims(
-            group.calls,
-            group.spawn,
-            group=group.name,
-            me=group.instance.client_id,
-            pause_s=config.hand_over_pause_s,
-            wait_s=config.hand_over_wait_s,
-        )
-        self._lists = MemberLists(group.calls, group.instance.client_id)
+        self._claims = Claims(group, config)
+        self._lists = MemberLists(group)
         # The member leaves: no more topics.
         self._ending = False
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ogive.client.config import ClientConfig
-from ogive.client.consumer import member_lists
+from ogive.client.consumer import other_members
 from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
@@ -321,7 +321,7 @@ async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_
 
     The first one does not take the queues of all for a while.
     """
-    monkeypatch.setattr(member_lists, "RETURN_S", return_s)
+    monkeypatch.setattr(other_members, "RETURN_S", return_s)
     broker.topics["Orders"] = 2
     with_others(broker, "zzz")
     holds(broker, ())

@@ -15,7 +15,7 @@ from ogive.client.consumer import push_consumer, workers
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.push_consumer import PushConsumer, run
-from ogive.client.consumer.thread_pool import IDLE_NAME
+from ogive.client.consumer.workers import IDLE_NAME
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
 from ogive.client.producer import Producer

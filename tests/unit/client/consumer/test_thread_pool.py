@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import ogive
-from ogive.client.consumer.thread_pool import ThreadPool
-from ogive.client.consumer.workers import ThreadWorkers
+from ogive.client.consumer.workers import ThreadPool, ThreadWorkers
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode

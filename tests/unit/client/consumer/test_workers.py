@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ogive.client.consumer import workers
-from ogive.client.consumer.thread_pool import ThreadPool
-from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers
+from ogive.client.consumer.workers import LoopWorkers, ThreadPool, ThreadWorkers
 
 
 @pytest.mark.parametrize("kind", [ThreadWorkers, LoopWorkers])

@@ -1,6 +1,11 @@
-"""Queues that this member wants. It begins in one only when no other member has it.
+"""The other members of a group: who they are, and which queues they hold.
+
+A queue that this member wants is claimed. It begins in one only when no other member has it.
 
 Behaviour
+- A broker that has started again knows only the members that are back. After a new connection to
+  it, those that it listed before count as well for three seconds: members try each second to be
+  back.
 - Each other member that the broker knows is asked through that broker, by a
   GET_CONSUMER_RUNNING_INFO whose body names the claimed queues. Our members answer with those that
   they hold or claim; Java's ignore the body and answer with all that they hold.
@@ -14,20 +19,27 @@ Behaviour
   waited for a little longer than members wait for their own calls; then the queue is taken, with a
   warning.
 - The dead are in no broker's list: nobody waits for them.
+
+Differs from Java
+- There the first member that is back takes the queues of all.
 """
 
 import asyncio
 import bisect
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.subscription import MemberContext
 from ogive.errors import BrokerBusy, OgiveError, TransportError
 from ogive.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
+RETURN_S: Final = 3.0
+"""How long members count that a broker listed before it started again."""
 ROUND_S: Final = 0.5
 """The longest wait for answers in one pass."""
 MARGIN_S: Final = 1.0
@@ -37,22 +49,61 @@ ASKED_AT_MOST: Final = 32
 """Members that are asked about a queue. Each question costs the broker two requests."""
 
 
+@dataclass(slots=True)
+class _Listed:
+    """A list of members.
+
+    *counts_until*: how long it counts beside those of a newer connection, once there is one.
+    """
+
+    connection: object
+    members: Sequence[str]
+    counts_until: float | None = None
+
+
+class MemberLists:
+    """The members as the brokers of the topics list them, by topic."""
+
+    def __init__(self, group: MemberContext) -> None:
+        self._calls = group.calls
+        self._me = group.instance.client_id
+        self._loop = asyncio.get_running_loop()
+        self._lists: dict[str, _Listed] = {}
+
+    @property
+    def largest(self) -> int:
+        """The number of members on the longest list."""
+        return max((len(known.members) for known in self._lists.values()), default=1)
+
+    async def of(self, topic: str) -> list[str]:
+        """Return the client ids, sorted. Raises OgiveError.
+
+        This member is among them only if the broker lists it now.
+        """
+        members, connection = await self._calls.members(topic)
+        known, now = self._lists.get(topic), self._loop.time()
+        if known is not None and known.connection is not connection:
+            if known.counts_until is None:
+                known.counts_until = now + RETURN_S
+            if now < known.counts_until:
+                return sorted(({*known.members} - {self._me}) | {*members})
+        self._lists[topic] = _Listed(connection, members)
+        return members
+
+    def is_certain(self, topic: str) -> bool:
+        """Return True if no list of an older connection counts."""
+        return self._lists[topic].counts_until is None
+
+    def forget(self, topic: str) -> None:
+        self._lists.pop(topic, None)
+
+
 def nearest(others: Sequence[str], me: str) -> Sequence[str]:
     """Return those of the sorted *others* that are asked: the ones on both sides of *me*."""
     if len(others) <= ASKED_AT_MOST:
         return others
     at = bisect.bisect(others, me) - ASKED_AT_MOST // 2
     return [others[i % len(others)] for i in range(at, at + ASKED_AT_MOST)]
-
-
-class HolderCalls(Protocol):
-    """Questions to other members, through a broker."""
-
-    async def held_by(
-        self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float
-    ) -> Collection[MessageQueue]:
-        """Return the queues that *member* has. It may name others than *queues*."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -70,25 +121,11 @@ class Claim:
 class Claims:
     """The claims of one member of a group, and the questions that are under way."""
 
-    def __init__(
-        self,
-        calls: HolderCalls,
-        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
-        *,
-        group: str,
-        me: str,
-        pause_s: float,
-        wait_s: float,
-    ) -> None:
-        """*pause_s* is for members that do not say what they hold, *wait_s* for those that go on
-        holding a queue.
-        """
-        self._calls = calls
-        self._spawn = spawn
+    def __init__(self, group: MemberContext, config: ConsumerConfig) -> None:
         self._group = group
-        self._me = me
-        self._pause_s = pause_s
-        self._wait_s = wait_s + MARGIN_S
+        # for members that do not say what they hold, and for those that go on holding a queue
+        self._pause_s = config.hand_over_pause_s
+        self._wait_s = config.hand_over_wait_s + MARGIN_S
         self._loop = asyncio.get_running_loop()
         self._claims: dict[MessageQueue, Claim] = {}
         # By topic and member.
@@ -131,7 +168,7 @@ class Claims:
     ) -> list[MessageQueue]:
         """Return the claimed *queues* of *topic* that no other member has. *others* are sorted."""
         claims = {queue: self._claims[queue] for queue in queues}
-        near = nearest(others, self._me)
+        near = nearest(others, self._group.instance.client_id)
         some_are_not_asked = len(near) < len(others)
         await self._ask_all(topic, near, claims)
         if some_are_not_asked:
@@ -156,7 +193,7 @@ class Claims:
                 if member not in claim.clear and member not in claim.mute
             }
             if asked and (topic, member) not in self._asking:
-                self._asking[topic, member] = self._spawn(
+                self._asking[topic, member] = self._group.spawn(
                     self._ask(topic, member, asked), f"ask {member}"
                 )
         asking = [
@@ -181,7 +218,7 @@ class Claims:
             log.warning(
                 "took over %s of %s although %s did not release it within %.1f s",
                 queue,
-                self._group,
+                self._group.name,
                 names,
                 age_s,
             )
@@ -189,16 +226,15 @@ class Claims:
         return not waited_for
 
     async def _ask(self, topic: str, member: str, claims: Mapping[MessageQueue, Claim]) -> None:
+        group = self._group.name
         try:
             async with self._turns:
-                held = await self._calls.held_by(topic, member, claims, self._wait_s)
+                held = await self._group.calls.held_by(topic, member, claims, self._wait_s)
         except (TransportError, BrokerBusy) as exc:
             # Of our own connection, no answer in time, or too many questions: it is asked again.
-            log.debug(
-                "%s: %s does not say what it holds of %s: %s", self._group, member, topic, exc
-            )
+            log.debug("%s: %s does not say what it holds of %s: %s", group, member, topic, exc)
         except OgiveError as exc:
-            log.debug("%s: %s cannot say what it holds of %s: %s", self._group, member, topic, exc)
+            log.debug("%s: %s cannot say what it holds of %s: %s", group, member, topic, exc)
             for claim in claims.values():
                 claim.mute.add(member)
         else:
