@@ -2,7 +2,10 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
-/** Runs one mqadmin command per line of standard input in one JVM, with "### command" before each command's output. */
+/**
+ * Runs one mqadmin command per line of standard input in one JVM, with "### command" before each
+ * command's output.
+ */
 public class Admins {
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));

@@ -18,11 +18,15 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
- * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number of deliveries, failed ones included.
- * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*] [failures=0] [maxReconsume=-1] [timeout=100]
- * [sql=an SQL92 expression, which takes the place of the tags] [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
+ * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number
+ * of deliveries, failed ones included.
+ * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*]
+ * [failures=0] [maxReconsume=-1] [timeout=100]
+ * [sql=an SQL92 expression, which takes the place of the tags]
+ * [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
  * [clientRebalance=true, else the broker assigns queues and chooses between pull and POP]
- * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints {"ready":true} when started. Exit 1 at the timeout.
+ * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints
+ * {"ready":true} when started. Exit 1 at the timeout.
  */
 public class Consume {
     public static void main(String[] args) {
@@ -38,13 +42,15 @@ public class Consume {
     static int run(Options options) throws Exception {
         int failures = options.number("failures", 0);
         CountDownLatch left = new CountDownLatch(options.number("deliveries", 1));
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), options.hook());
+        DefaultMQPushConsumer consumer =
+                new DefaultMQPushConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("nameServer"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setClientRebalance(Boolean.parseBoolean(options.text("clientRebalance", "true")));
         consumer.setMaxReconsumeTimes(options.number("maxReconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(100);
-        consumer.setAwaitTerminationMillisWhenShutdown(5000); // the last delivery's progress counts too
+        // the last delivery's progress counts too
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);
         String sql = options.text("sql", "");
         for (String topic : options.text("topic").split(",")) {
             if (sql.isEmpty()) consumer.subscribe(topic, options.text("expression", "*"));
@@ -53,10 +59,18 @@ public class Consume {
         consumer.setAllocateMessageQueueStrategy(strategy(options.text("strategy", "AVG")));
         String mode = options.text("mode", "concurrent");
         switch (mode) {
-            case "concurrent", "broadcast" -> consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
-                deliver(options, messages, failures, left) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
-            case "orderly" -> consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
-                deliver(options, messages, failures, left) ? ConsumeOrderlyStatus.SUCCESS : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+            case "concurrent", "broadcast" ->
+                consumer.registerMessageListener(
+                        (MessageListenerConcurrently) (messages, context)
+                                -> deliver(options, messages, failures, left)
+                                ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                                : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+            case "orderly" ->
+                consumer.registerMessageListener(
+                        (MessageListenerOrderly) (messages, context)
+                                -> deliver(options, messages, failures, left)
+                                ? ConsumeOrderlyStatus.SUCCESS
+                                : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
             default -> throw new IllegalArgumentException("mode=" + mode);
         }
         if (mode.equals("broadcast")) consumer.setMessageModel(MessageModel.BROADCASTING);
@@ -78,7 +92,8 @@ public class Consume {
         };
     }
 
-    private static boolean deliver(Options options, List<MessageExt> messages, int failures, CountDownLatch left) {
+    private static boolean deliver(
+            Options options, List<MessageExt> messages, int failures, CountDownLatch left) {
         boolean done = true;
         for (MessageExt message : messages) {
             boolean fails = message.getReconsumeTimes() < failures;

@@ -11,12 +11,15 @@ import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.expression.Expression;
 
 /**
- * Puts SQL92 expressions to Apache's classes: file=JSON object {"contexts": [{name: value}], "expressions": [text]}.
- * Prints one line for each expression, {"refused": true} or {"results": [true, false, null or "error"]}.
+ * Puts SQL92 expressions to Apache's classes: file=JSON object {"contexts": [{name: value}],
+ * "expressions": [text]}.
+ * Prints one line for each expression, {"refused": true} or {"results": [true, false, null or
+ * "error"]}.
  */
 public final class Filter {
     public static void main(String[] args) throws Exception {
-        Map<String, Object> input = JSON.parseObject(Files.readString(Path.of(new Options(args).text("file"))));
+        Map<String, Object> input =
+                JSON.parseObject(Files.readString(Path.of(new Options(args).text("file"))));
         List<Map<String, String>> contexts = cast(input.get("contexts"));
         List<String> expressions = cast(input.get("expressions"));
         for (String text : expressions) print(answer(text, contexts));

@@ -6,7 +6,8 @@ import com.alibaba.fastjson2.JSON;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
 
 /**
- * Asks Apache's class from when on it counts the milliseconds in unique keys: zones=NAME,NAME times=MS,MS.
+ * Asks Apache's class from when on it counts the milliseconds in unique keys: zones=NAME,NAME
+ * times=MS,MS.
  * Prints one line for each zone and time, {"zone": name, "time": ms, "start": ms}.
  */
 public final class Months {
@@ -20,7 +21,8 @@ public final class Months {
             TimeZone.setDefault(TimeZone.getTimeZone(zone));
             for (String time : options.text("times").split(",")) {
                 begin.invoke(null, Long.parseLong(time));
-                System.out.println(JSON.toJSONString(Map.of("zone", zone, "time", Long.parseLong(time), "start", start.getLong(null))));
+                System.out.println(JSON.toJSONString(Map.of(
+                        "zone", zone, "time", Long.parseLong(time), "start", start.getLong(null))));
             }
         }
         System.exit(0);

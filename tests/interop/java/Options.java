@@ -2,7 +2,9 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** Arguments of the form key=value, with defaults; and one JSON line per result on standard output. */
+/**
+ * Arguments of the form key=value, with defaults; and one JSON line per result on standard output.
+ */
 final class Options {
     private final Map<String, String> values = new HashMap<>();
 
@@ -20,15 +22,14 @@ final class Options {
         return value;
     }
 
-    String text(String key, String otherwise) {
-        return values.getOrDefault(key, otherwise);
-    }
+    String text(String key, String otherwise) { return values.getOrDefault(key, otherwise); }
 
     /** Signs with accessKey= and secretKey=; null without them. */
     org.apache.rocketmq.remoting.RPCHook hook() {
         if (!values.containsKey("accessKey")) return null;
         return new org.apache.rocketmq.acl.common.AclClientRPCHook(
-            new org.apache.rocketmq.acl.common.SessionCredentials(text("accessKey"), text("secretKey")));
+                new org.apache.rocketmq.acl.common.SessionCredentials(
+                        text("accessKey"), text("secretKey")));
     }
 
     int number(String key, int otherwise) {

@@ -10,7 +10,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Polls, prints a JSON line per message, commits and ends after the given number.
- * nameServer= topic= group= count= [mode=subscribe|assign] [expression=*] [seek=an offset in every queue, for assign] [timeout=60]
+ * nameServer= topic= group= count= [mode=subscribe|assign] [expression=*] [seek=an offset in every
+ * queue, for assign] [timeout=60]
  * Exit 1 at the timeout.
  */
 public class Poll {
@@ -26,7 +27,8 @@ public class Poll {
 
     static int run(Options options) throws Exception {
         String topic = options.text("topic");
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"), options.hook());
+        DefaultLitePullConsumer consumer =
+                new DefaultLitePullConsumer(options.text("group"), options.hook());
         consumer.setNamesrvAddr(options.text("nameServer"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAutoCommit(false);

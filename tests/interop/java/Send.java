@@ -11,12 +11,16 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Sends count messages with the bodies "message 0", "message 1", ... and prints a JSON line per result.
- * nameServer= topic= count= [mode=sync|async|oneway|batch|orderly] [first=0] [size=0] [tags=a,b] [delay=0] [batch=10] [shards=4]
+ * Sends count messages with the bodies "message 0", "message 1", ... and prints a JSON line per
+ * result.
+ * nameServer= topic= count= [mode=sync|async|oneway|batch|orderly] [first=0] [size=0] [tags=a,b]
+ * [delay=0] [batch=10] [shards=4]
  * [delayMs=0] [deliverAt=milliseconds since 1970]; mode=recall handle= takes a timed message back.
  * [accessKey= secretKey=]
- * size pads the body with dots; tags are given in turn; every message has the key "key-N" and the user property index=N;
- * orderly chooses queue (N modulo shards) modulo queues. -Drocketmq.serialize.type=ROCKETMQ switches to binary headers.
+ * size pads the body with dots; tags are given in turn; every message has the key "key-N" and the
+ * user property index=N;
+ * orderly chooses queue (N modulo shards) modulo queues. -Drocketmq.serialize.type=ROCKETMQ
+ * switches to binary headers.
  */
 public class Send {
     private final Options options;
@@ -58,7 +62,11 @@ public class Send {
             case "orderly" -> {
                 int shards = options.number("shards", 4);
                 for (int i = first; i < first + count; i++) {
-                    print(i, producer.send(message(i), (queues, m, shard) -> queues.get((Integer) shard % queues.size()), i % shards));
+                    print(i,
+                            producer.send(message(i),
+                                    (queues, m, shard)
+                                            -> queues.get((Integer) shard % queues.size()),
+                                    i % shards));
                 }
             }
             case "oneway" -> {
@@ -69,12 +77,15 @@ public class Send {
                 int size = options.number("batch", 10);
                 for (int i = first; i < first + count; i += size) {
                     List<Message> batch = new ArrayList<>();
-                    for (int j = i; j < Math.min(i + size, first + count); j++) batch.add(message(j));
+                    for (int j = i; j < Math.min(i + size, first + count); j++)
+                        batch.add(message(j));
                     print(i, producer.send(batch));
                 }
             }
             case "async" -> sendAsync(first, count);
-            case "recall" -> options.show(Map.of("id", producer.recallMessage(options.text("topic"), options.text("handle"))));
+            case "recall" ->
+                options.show(Map.of("id",
+                        producer.recallMessage(options.text("topic"), options.text("handle"))));
             default -> throw new IllegalArgumentException("mode=" + options.text("mode"));
         }
     }
@@ -98,7 +109,8 @@ public class Send {
                 }
             });
         }
-        if (!left.await(60, TimeUnit.SECONDS)) throw new IllegalStateException(left.getCount() + " sends have no answer after 60 s");
+        if (!left.await(60, TimeUnit.SECONDS))
+            throw new IllegalStateException(left.getCount() + " sends have no answer after 60 s");
     }
 
     private Message message(int index) {
@@ -109,7 +121,8 @@ public class Send {
         if (!tags[0].isEmpty()) message.setTags(tags[index % tags.length]);
         if (options.number("delay", 0) > 0) message.setDelayTimeLevel(options.number("delay", 0));
         if (options.number("delayMs", 0) > 0) message.setDelayTimeMs(options.number("delayMs", 0));
-        if (!options.text("deliverAt", "").isEmpty()) message.setDeliverTimeMs(Long.parseLong(options.text("deliverAt")));
+        if (!options.text("deliverAt", "").isEmpty())
+            message.setDeliverTimeMs(Long.parseLong(options.text("deliverAt")));
         message.setKeys("key-" + index);
         message.putUserProperty("index", Integer.toString(index));
         return message;

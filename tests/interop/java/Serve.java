@@ -6,14 +6,17 @@ import java.util.Arrays;
 import java.util.Map;
 
 /**
- * Runs Send and Consume one after the other in one JVM, each with a client of its own: a line of standard input is a JSON array, the class
- * and its arguments, one of them run=N. What a run prints has "run": N; at its end comes {"run": N, "exit": code}. Ends with standard input.
+ * Runs Send and Consume one after the other in one JVM, each with a client of its own: a line of
+ * standard input is a JSON array, the class
+ * and its arguments, one of them run=N. What a run prints has "run": N; at its end comes {"run": N,
+ * "exit": code}. Ends with standard input.
  */
 public class Serve {
     public static void main(String[] args) throws Exception {
-        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line; (line = in.readLine()) != null; ) {
-            String[] words = JSON.parseArray(line).toArray(String[]::new);
+        BufferedReader in =
+                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line; (line = in.readLine()) != null;) {
+            String[] words = JSON.parseArray(line).toArray(String[] ::new);
             Options options = new Options(Arrays.copyOfRange(words, 1, words.length));
             options.show(Map.of("exit", run(words[0], options)));
         }

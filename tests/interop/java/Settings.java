@@ -2,7 +2,10 @@ import java.io.FileInputStream;
 import java.io.InputStream;
 import java.util.Properties;
 
-/** Reads each file that is named as java.util.Properties, and prints names and values in hexadecimal digits of UTF-16, a file a line. */
+/**
+ * Reads each file that is named as java.util.Properties, and prints names and values in hexadecimal
+ * digits of UTF-16, a file a line.
+ */
 public class Settings {
     public static void main(String[] args) throws Exception {
         for (String file : args) {
@@ -12,7 +15,12 @@ public class Settings {
                 found.load(in);
                 String before = "";
                 for (String name : found.stringPropertyNames()) {
-                    line.append(before).append('"').append(hex(name)).append("\": \"").append(hex(found.getProperty(name))).append('"');
+                    line.append(before)
+                            .append('"')
+                            .append(hex(name))
+                            .append("\": \"")
+                            .append(hex(found.getProperty(name)))
+                            .append('"');
                     before = ", ";
                 }
                 line.append("}}");

@@ -12,9 +12,12 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Requests and replies. mode=ask sends count requests, one after the other, with the bodies "0", "1", ... and prints each reply.
- * mode=answer consumes until it has answered count requests, each with "re " and the request's body. Exit 1 at the timeout.
- * nameServer= topic= group= mode=ask|answer [count=1] [timeout=100]. mode=answer prints {"ready":true} when started.
+ * Requests and replies. mode=ask sends count requests, one after the other, with the bodies "0",
+ * "1", ... and prints each reply.
+ * mode=answer consumes until it has answered count requests, each with "re " and the request's
+ * body. Exit 1 at the timeout.
+ * nameServer= topic= group= mode=ask|answer [count=1] [timeout=100]. mode=answer prints
+ * {"ready":true} when started.
  */
 public class Talk {
     public static void main(String[] args) {
@@ -61,8 +64,10 @@ public class Talk {
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt request : messages) {
                 try {
-                    Message reply = MessageUtil.createReplyMessage(request, ("re " + new String(request.getBody())).getBytes());
-                    Options.print(Map.of("sent", producer.send(reply, 30_000).getSendStatus().name()));
+                    Message reply = MessageUtil.createReplyMessage(
+                            request, ("re " + new String(request.getBody())).getBytes());
+                    Options.print(
+                            Map.of("sent", producer.send(reply, 30_000).getSendStatus().name()));
                 } catch (Exception e) {
                     e.printStackTrace();
                 }

@@ -14,10 +14,14 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Sends count transactional messages with the bodies "<plan> N", and prints a JSON line for each, and one for each question of the broker.
- * nameServer= topic= group= count= [first=0] [plans=commit,rollback,check-commit,check-rollback,check-twice] [checks=0] [hang=false]
- * The plans are taken in turn. "check-..." says "unknown" at first; "check-twice" says it once more when it is asked. The program ends when
- * it has decided about "checks" transactions that it was asked about, however often: a broker repeats a question whose answer is on its way.
+ * Sends count transactional messages with the bodies "<plan> N", and prints a JSON line for each,
+ * and one for each question of the broker.
+ * nameServer= topic= group= count= [first=0]
+ * [plans=commit,rollback,check-commit,check-rollback,check-twice] [checks=0] [hang=false]
+ * The plans are taken in turn. "check-..." says "unknown" at first; "check-twice" says it once more
+ * when it is asked. The program ends when
+ * it has decided about "checks" transactions that it was asked about, however often: a broker
+ * repeats a question whose answer is on its way.
  * hang=true lets it print {"hanging":true} after the sends, know no answer, and wait for its end.
  */
 public class Transact implements TransactionListener {
@@ -50,13 +54,17 @@ public class Transact implements TransactionListener {
         ExecutorService answers = Executors.newSingleThreadExecutor();
         producer.setExecutorService(answers);
         producer.start();
-        String[] plans = options.text("plans", "commit,rollback,check-commit,check-rollback,check-twice").split(",");
+        String[] plans =
+                options.text("plans", "commit,rollback,check-commit,check-rollback,check-twice")
+                        .split(",");
         int first = options.number("first", 0);
         for (int i = first; i < first + options.number("count", 1); i++) {
             String body = plans[(i - first) % plans.length] + " " + i;
-            Message message = new Message(options.text("topic"), "tag", "key-" + i, body.getBytes());
+            Message message =
+                    new Message(options.text("topic"), "tag", "key-" + i, body.getBytes());
             TransactionSendResult result = producer.sendMessageInTransaction(message, null);
-            print("body", body, "id", result.getMsgId(), "status", result.getSendStatus().name(), "state", result.getLocalTransactionState().name());
+            print("body", body, "id", result.getMsgId(), "status", result.getSendStatus().name(),
+                    "state", result.getLocalTransactionState().name());
         }
         if (hang) {
             print("hanging", true);
@@ -82,11 +90,13 @@ public class Transact implements TransactionListener {
     @Override
     public LocalTransactionState checkLocalTransaction(MessageExt message) {
         int times = asked.merge(message.getTransactionId(), 1, Integer::sum);
-        print("asked", new String(message.getBody()), "times", times, "topic", message.getTopic(), "transactionId", message.getTransactionId());
+        print("asked", new String(message.getBody()), "times", times, "topic", message.getTopic(),
+                "transactionId", message.getTransactionId());
         String plan = plan(message);
         if (hang || plan.equals("check-twice") && times < 2) return LocalTransactionState.UNKNOW;
         if (decided.add(message.getTransactionId())) decisions.release();
-        return plan.equals("check-rollback") ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.COMMIT_MESSAGE;
+        return plan.equals("check-rollback") ? LocalTransactionState.ROLLBACK_MESSAGE
+                                             : LocalTransactionState.COMMIT_MESSAGE;
     }
 
     private static String plan(Message message) {
