@@ -267,9 +267,12 @@ class OneShot(Generic[T]):
         self._set = True
         self._waiting.release()
 
-    def wait(self) -> None:
-        """Wait, once. An interrupt (Ctrl-C) ends the waiting."""
-        self._waiting.acquire()
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Wait, once, and return False after *timeout_s*; -1 waits without end.
+
+        An interrupt (Ctrl-C) ends the waiting.
+        """
+        return self._waiting.acquire(timeout=timeout_s)
 
     def result(self) -> T:
         """Return the result, or raise the error, once it is set."""

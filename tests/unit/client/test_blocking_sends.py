@@ -1,6 +1,9 @@
 """Blocking sends: what can go wrong with one, and what an interrupt leaves behind."""
 
+import contextlib
+import gc
 import os
+import queue
 import signal
 import threading
 import time
@@ -11,7 +14,15 @@ import pytest
 
 import ogive
 from ogive.client.config import ProducerConfig
-from ogive.errors import BrokerError, IllegalStateError, MessageIllegal, OgiveError, ResponseCode
+from ogive.client.sending.pending import PendingSend
+from ogive.errors import (
+    BrokerError,
+    IllegalStateError,
+    MessageIllegal,
+    OgiveError,
+    ResponseCode,
+    SendTimeout,
+)
 from ogive.model import SendResult, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, Raw, Script, error
 from ogive.wire.codes import RequestCode
@@ -202,3 +213,46 @@ def test_an_interrupted_send_says_that_nobody_knows(broker: FakeBroker) -> None:
         broker.release(SEND)
         assert producer.send("Orders", b"next").status is SendStatus.SEND_OK
         assert producer.in_flight == 0
+
+
+def test_a_blocked_event_loop_does_not_hold_a_send_longer_than_its_time(
+    broker: FakeBroker,
+) -> None:
+    """A callback that waits for another thread's send would wait for ever, and that send for it."""
+    sent: queue.SimpleQueue[SendResult | OgiveError] = queue.SimpleQueue()
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"first")
+
+        def send() -> None:
+            try:
+                sent.put(producer.send("Orders", b"second", timeout_s=0.05))
+            except OgiveError as exc:
+                sent.put(exc)
+
+        def wait_for_it(_: object) -> None:
+            other = threading.Thread(target=send)
+            other.start()
+            other.join()
+
+        producer.submit("Orders", b"third").add_done_callback(wait_for_it)
+        failure = sent.get(timeout=WAIT_S)
+        assert isinstance(failure, SendTimeout)
+        assert "ogive's event loop is blocked" in str(failure)
+        assert failure.outcome_unknown
+
+
+def test_a_refused_message_leaves_memory_at_once(broker: FakeBroker) -> None:
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"first")
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                broker.script(SEND, error(ResponseCode.MESSAGE_ILLEGAL))
+                with contextlib.suppress(MessageIllegal):
+                    producer.send("Orders", b"x")
+            producer.send("Orders", b"last")
+            left = [one for one in gc.get_objects() if isinstance(one, PendingSend)]
+        finally:
+            gc.enable()
+        assert len(left) <= 1

@@ -83,15 +83,16 @@ class Member:
     async def prepare(self) -> None:
         """Find the topics, and have the filters checked. Raises what ``start`` raises."""
         await self._context.store.open()
-        await each(self.topics, self._find)
+        await each([self._state.topics[topic] for topic in self.topics], self._find)
 
-    async def _find(self, topic: str) -> None:
-        await self._find_route(topic)
-        await self._context.calls.check_filter(self._state.topics[topic])
+    async def _find(self, subscription: SubscriptionData) -> None:
+        """Find the route of a topic, and have a broker check the filter. Raises OgiveError.
 
-    async def _find_route(self, topic: str) -> None:
+        A topic without a route is waited for.
+        """
         try:
-            await self._context.instance.routes.find(topic)
+            await self._context.instance.routes.find(subscription.topic)
+            await self._context.calls.check_filter(subscription)
         except NoRoute as exc:
             log.warning("group %s waits for its topic: %s", self.group, exc)
 
@@ -287,9 +288,8 @@ class PushMember(Member):
         listener = bound(listener, self._namespace, self._config.interceptors)
         check_one_group([*self._settings, listener.config])
         topic = listener.config.topic
-        await self._find_route(topic)
         subscription = listener.config.subscription(time.time_ns() // 1_000_000)
-        await self._context.calls.check_filter(subscription)
+        await self._find(subscription)
         self._listen(listener, subscription).start()
         try:
             await self._context.instance.announce()

@@ -369,6 +369,8 @@ class Publisher:
 
     def end(self, pending: PendingSend, error: OgiveError) -> None:
         self._finish(pending, None, error)
+        # which would hold the message by its traceback
+        pending.error = None
         if not pending.future.done():
             pending.future.set_exception(error)
 

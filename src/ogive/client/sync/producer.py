@@ -16,6 +16,7 @@ from ogive.client.sending.pending import PendingSend, unknown_outcome
 from ogive.client.sync.facade import Facade, OnlyWith
 from ogive.client.sync.submit_future import Completions, SubmitFuture
 from ogive.client.transaction import Check
+from ogive.errors import OgiveError, SendTimeout
 from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 
@@ -23,6 +24,8 @@ from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendRes
 MAX_POSTED: Final = 256
 # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
 POSTED_BYTES: Final = 64 * 1024
+# The loop ends a message at its deadline. So much later the loop itself must be blocked.
+_LATE_S: Final = 1.0
 
 
 @explains
@@ -119,14 +122,21 @@ class Producer(Facade, Generic[B]):
         # OneShot[SendResult]() would take 2 us
         sent: OneShot[SendResult] = OneShot()
         pending.future = sent
-        self._submit(pending, self._producer.budget_s(timeout_s))
+        budget_s = self._producer.budget_s(timeout_s)
         try:
-            sent.wait()
+            self._submit(pending, budget_s)
+            if not sent.wait(budget_s + _LATE_S):
+                raise SendTimeout(
+                    f"no outcome within {budget_s:g} s: ogive's event loop is blocked, perhaps by "
+                    f"a hook or a callback. {unknown_outcome(pending)}"
+                )
+            return sent.result()
+        except OgiveError:
+            raise
         except BaseException as exc:
             # Ctrl-C, or what the handler of another signal raises
             exc.add_note(unknown_outcome(pending))
             raise
-        return sent.result()
 
     def submit(
         self,
@@ -147,7 +157,8 @@ class Producer(Facade, Generic[B]):
         result.
 
         Messages of one queue are stored in the order in which they were submitted. A failure that
-        is never looked at is logged.
+        is never looked at is logged. Callbacks of the future run on ogive's event loop and must not
+        block: all other sends wait for them.
         """
         pending = self._prepare(
             topic,
