@@ -147,9 +147,8 @@ class Guard:
             if signed is None or found is None:
                 return False
             user, credentials = found
-            body = b"" if isinstance(send, End) else send.body
             if user.status != ENABLED or not credentials.has_made(
-                signed.signature, signed.values, body
+                signed.signature, signed.values, send.body
             ):
                 return False
             if user.user_type == SUPER:

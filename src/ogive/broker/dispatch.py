@@ -11,18 +11,20 @@ from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.broker.sends.commit import fields_of_refusal, origin_of, refuse_send, store_sends
 from ogive.broker.services import Context
-from ogive.errors import OgiveError, ResponseCode
+from ogive.errors import OgiveError, ResponseCode, StoreError
 from ogive.store.file_reader import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header
-from ogive.wire.sends import End, Send, read_sends
+from ogive.wire.sends import End, Send, SendKind, read_sends
 
 # of sends that are stored in one step
 MAX_SENDS: Final = 256
-# of their frames, whose records are at most twice as large: with flush=async a power cut may take
-# all of one write
+# of their frames: with flush=async a power cut may take all of one write
 MAX_SENDS_BYTES: Final = 1024 * 1024
+# for 3.11, where attributes of an enumeration are slow
+_HALF: Final = int(SendKind.HALF)
+_END: Final = int(SendKind.END)
 
 
 def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int) -> int:
@@ -34,6 +36,8 @@ def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int
     if not sends:
         connection.take_frame(frames[at])
         return 1
+    if sends[0][1] == _END or sends[0][1] == _HALF:
+        sends = _until_look_up(ctx, sends)
     # by numbers, which cost less than names: those that want an answer
     connection.take_requests(len(sends) - [send[3][0] for send in sends].count(None))
     if _all_admitted(ctx, connection, sends):
@@ -46,6 +50,17 @@ def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int
     return len(sends)
 
 
+def _until_look_up(ctx: Context, sends: list[Send | End]) -> list[Send | End]:
+    """Return *sends* up to the first end of a transaction that has to be looked up in the log.
+
+    Such an end takes as long as many sends: it goes by itself, with a slice after it.
+    """
+    for at, send in enumerate(sends):
+        if isinstance(send, End) and ctx.transactions.in_memory(send.ending) is None:
+            return sends[: max(at, 1)]
+    return sends
+
+
 def _all_admitted(ctx: Context, connection: Connection, sends: Sequence[Send | End]) -> bool:
     """Return False where dispatch() has to say which of *sends* access control refuses, or has to
     read from disk whose message a transaction has.
@@ -55,7 +70,7 @@ def _all_admitted(ctx: Context, connection: Connection, sends: Sequence[Send | E
     try:
         with ctx.store.without_waiting():
             admitted = ctx.guard.admits(sends, connection.remote_address)
-    except Cold:
+    except (Cold, StoreError):
         return False
     if admitted:
         connection.trust()

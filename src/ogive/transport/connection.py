@@ -427,7 +427,12 @@ class Connection(asyncio.Protocol):
         frames, fault = self._kept, self._kept_fault
         self._kept, self._kept_fault = [], None
         if not self.closed:
-            self._carry_out(frames, fault)
+            try:
+                self._carry_out(frames, fault)
+            except BaseException:
+                # as asyncio does when a read fails: nothing of it would be answered
+                self.abort("")
+                raise
         if self._kept or self.closed or self._last_words is not None:
             return
         if self._requests_in_flight == 0:

@@ -188,6 +188,14 @@ class End(NamedTuple):
         """The whole request."""
         return decode_command(self.request) if isinstance(self.request, bytes) else self.request
 
+    @property
+    def body(self) -> bytes | memoryview:
+        """The body of the request, which nothing reads; a signature covers it."""
+        request = self.request
+        if isinstance(request, bytes):
+            return memoryview(request)[4 + int.from_bytes(request[1:4]) :]
+        return request.body
+
 
 class SendNames(NamedTuple):
     """Names of the fields in a send's header."""

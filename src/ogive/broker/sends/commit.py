@@ -84,7 +84,10 @@ def commit(ctx: Context, connection: Connection, put: Put, signed: Signed | None
 
     Raises OgiveError if the store takes nothing, or not these messages; then nothing waits.
     """
-    done = partial(_committed, ctx, connection, put, ctx.loop.time())
+    # without the messages, which the store holds as records
+    code, _, answers, topics, saved, batched, once, ends, _, _ = put
+    stored = _new(Put, (code, (), answers, topics, saved, batched, once, ends, None, None))
+    done = partial(_committed, ctx, connection, stored, ctx.loop.time())
     if put.once and ctx.duplicates is not None:
         _put_once(ctx, put, signed, done)
     else:

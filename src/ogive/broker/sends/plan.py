@@ -166,6 +166,7 @@ def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, i
     stored: list[NewBatch] = []
     answers: list[SendAnswer] = []
     topics: list[str] = []
+    together = 0
     for send in sends:
         message, (opaque, queue_id, key, *_) = send.message, send.answer
         topic, _, _, _, sys_flag, flag, born_ms, _, _, times, _ = message
@@ -182,6 +183,10 @@ def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, i
         try:
             number = _checked(data, start, MAX_BATCH_MESSAGES)
         except (ProtocolError, Rejected):
+            break
+        together += number
+        # small messages grow most as records, and all of a put is one write
+        if together > MAX_BATCH_MESSAGES and stored:
             break
         stored.append(NewBatch(message, data, start, number))
         answers.append(SendAnswer(opaque, queue_id, key, number))

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from ogive.access import guard
 from ogive.broker import Broker
-from ogive.errors import OgiveError, ResponseCode, StoreBusy, StoreFailed
+from ogive.errors import OgiveError, ResponseCode, StoreBusy, StoreError, StoreFailed
 from ogive.model import OP_HALF_TOPIC
 from ogive.store.types import PutDone
+from ogive.transport.connection import Connection
 from ogive.wire.codes import Decision, Flag, LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.unit.broker.conftest import StartBroker
@@ -314,10 +316,50 @@ async def test_access_control_lets_the_same_ends_through_as_one_by_one(
         old = await reads.answers(
             [signed(half(str(n))) for n in range(3)] + [signed(half("a", b="Another"), ROOT)]
         )
-        ends = [signed(end(old[0])), end(old[1]), signed(end(old[2]))]
+        changed = replace(signed(end(old[0])), body=b"not signed")
+        ends = [changed, signed(end(old[0])), end(old[1]), signed(end(old[2]))]
         if another:
             # which is not Alice's to end
             ends.insert(1, signed(end(old[3])))
         found.append(portless(await seen(broker, reads, ends)))
         found[-1]["refused"] = broker.context.guard and broker.context.guard.table.refusals.count
     assert found[0] == found[1]
+
+
+async def test_an_end_that_is_looked_up_in_the_log_goes_by_itself(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else hundreds in one read would hold the loop as one step, each with its whole message."""
+    broker = await prepare(await start_broker())
+    reads = Reads(broker)
+    old = await opened(reads)
+    assert {answer.code for answer in await reads.answers([end(one) for one in old])} == {0}
+    steps: list[int] = []
+
+    def counted(connection: Connection, frames: list[bytes], at: int) -> int:
+        steps.append(handler(connection, frames, at))
+        return steps[-1]
+
+    handler = broker._server.on_frames
+    monkeypatch.setattr(broker._server, "on_frames", counted)
+    again = Reads(broker)
+    ends = [end(old[0]), end(old[0]), end(old[1])]
+    assert [answer.code for answer in await again.answers(ends)] == [0] * 3
+    assert steps == [1, 1, 1]
+
+
+async def test_a_log_that_cannot_be_opened_for_a_moment_closes_no_connection(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Access control reads the topics of half messages, before the ends are carried out."""
+    broker = await prepare(await start_broker(access=await users()))
+    reads = Reads(broker)
+    old = await reads.answers([signed(half("1"))])
+
+    def fails(*_: object) -> None:
+        raise StoreError("too many open files")
+
+    monkeypatch.setattr(guard, "topic_of_offset", fails)
+    (answer,) = await reads.answers([signed(end(old[0]))])
+    assert answer.code == ResponseCode.SUCCESS
+    assert not reads.connection.closed
