@@ -16,7 +16,7 @@ from ogive.client.consumer.allocate import average, consistent_hash
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.corrupt_messages import CorruptMessages
 from ogive.client.consumer.group_client import GroupClient
-from ogive.client.consumer.member import Member
+from ogive.client.consumer.member import GroupMember
 from ogive.client.consumer.offset_store import Offsets, read_offsets
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.outcome import failed, read
@@ -113,7 +113,7 @@ group.entries.clear()
         to="self._calls.pop(next(iter(self._calls), 0), None)",
     ),
     "queue lock not renewed": Fault(
-        at=Member,
+        at=GroupMember,
         change="""self._jobs.append(
             group.every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks")
         )""",
@@ -222,7 +222,7 @@ group.entries.clear()
         to="pass",
     ),
     "case 12: queues are not given up at the end": Fault(
-        at=Member,
+        at=GroupMember,
         change="await self._rebalancer.give_up_all()",
         to="pass",
     ),

@@ -47,7 +47,7 @@ MAX_CALLED_DIRECTLY: Final = 8
 MakeService = Callable[[MemberContext, AnyListener, ConsumerConfig], ConsumeService]
 
 
-class Member:
+class GroupMember:
     """A member of a consumer group, whether it pushes messages or is polled.
 
     It joins the group with ``start``. Names are those on the wire. *receiver* gets the messages.
@@ -195,7 +195,7 @@ class Member:
         }
 
 
-class PushMember(Member):
+class PushMember(GroupMember):
     """A member that calls listeners. Source: DefaultMQPushConsumerImpl.java, 5.3.
 
     All *listeners* are of one group. Raises InvalidOption for listeners that cannot share a group.

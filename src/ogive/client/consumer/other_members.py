@@ -39,7 +39,7 @@ from ogive.model import MessageQueue
 log = logging.getLogger(__name__)
 
 RETURN_S: Final = 3.0
-"""How long members count that a broker listed before it started again."""
+"""Time, in seconds, for which members count that a broker listed before it started again."""
 ROUND_S: Final = 0.5
 """The longest wait for answers in one pass."""
 MARGIN_S: Final = 1.0

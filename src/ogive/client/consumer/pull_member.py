@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.consumer.group_client import GroupClient
-from ogive.client.consumer.member import Member
+from ogive.client.consumer.member import GroupMember
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.rebalance import Begin, difference
@@ -169,7 +169,7 @@ class PullSettings:
         validate_start(self.start)
 
 
-class PullMember(Member, QueueObserver):
+class PullMember(GroupMember, QueueObserver):
     """One pull consumer between its start and its end."""
 
     def __init__(
