@@ -121,6 +121,17 @@ class Signed(NamedTuple):
     values: bytes
 
 
+def _whole(request: bytes | RemotingCommand) -> RemotingCommand:
+    return decode_command(request) if isinstance(request, bytes) else request
+
+
+def _body_in(request: bytes | RemotingCommand) -> tuple[bytes, int]:
+    """Return the bytes that hold the body of a request, and where it begins."""
+    if isinstance(request, bytes):
+        return request, 4 + int.from_bytes(request[1:4])
+    return request.body, 0
+
+
 class Send(NamedTuple):
     """A client's request to store messages."""
 
@@ -140,15 +151,12 @@ class Send(NamedTuple):
     @property
     def command(self) -> RemotingCommand:
         """The whole request, with the fields that few sends need."""
-        return decode_command(self.request) if isinstance(self.request, bytes) else self.request
+        return _whole(self.request)
 
     @property
     def batch(self) -> tuple[bytes, int]:
         """The bytes that hold the messages of a batch, and where these begin."""
-        request = self.request
-        if isinstance(request, bytes):
-            return request, 4 + int.from_bytes(request[1:4])
-        return request.body, 0
+        return _body_in(self.request)
 
     @property
     def body(self) -> bytes | memoryview:
@@ -186,15 +194,13 @@ class End(NamedTuple):
     @property
     def command(self) -> RemotingCommand:
         """The whole request."""
-        return decode_command(self.request) if isinstance(self.request, bytes) else self.request
+        return _whole(self.request)
 
     @property
     def body(self) -> bytes | memoryview:
         """The body of the request, which nothing reads; a signature covers it."""
-        request = self.request
-        if isinstance(request, bytes):
-            return memoryview(request)[4 + int.from_bytes(request[1:4]) :]
-        return request.body
+        data, start = _body_in(self.request)
+        return memoryview(data)[start:]
 
 
 class SendNames(NamedTuple):

@@ -59,10 +59,11 @@ class Credentials:
         """
         key = self.secret_key.encode()
         if len(key) > _BLOCK_BYTES:
-            key = hashlib.sha1(key).digest()  # noqa: S324  the protocol's
+            # the protocol's hash, here and below
+            key = hashlib.sha1(key).digest()  # noqa: S324
         key = key.ljust(_BLOCK_BYTES, b"\0")
         inner, outer = bytes(byte ^ 0x36 for byte in key), bytes(byte ^ 0x5C for byte in key)
-        return hashlib.sha1(inner), hashlib.sha1(outer)  # noqa: S324  the protocol's
+        return hashlib.sha1(inner), hashlib.sha1(outer)  # noqa: S324
 
     def signature(self, values: bytes, body: bytes | memoryview) -> str:
         """Return the signature in base64, 28 characters.

@@ -255,7 +255,8 @@ _pool: ThreadPool | None = None
 
 def thread_pool() -> ThreadPool:
     """Return the pool of this process. A forked child has one of its own."""
-    global _pool  # noqa: PLW0603  one per process is the point
+    # one for each process is the point
+    global _pool  # noqa: PLW0603
     if _pool is None or _pool.pid != os.getpid():
         _pool = ThreadPool()
     return _pool
