@@ -208,7 +208,7 @@ def _validate_name(kind: str, name: str, limit: int) -> str:
     if not isinstance(name, str):
         raise TypeError(f"{kind} name must be str, not {type(name).__name__}")
     if not name or len(name) > limit:
-        raise InvalidOption(f"{kind} name of {len(name)} characters: must be between 1 and {limit}")
+        raise InvalidOption(f"{kind} name has {len(name)} characters: must have 1 to {limit}")
     if not _NAME.fullmatch(name):
         raise InvalidOption(f"{kind} name {name[:64]!r} may hold only letters, digits and % | - _")
     return name
@@ -642,13 +642,13 @@ class DelayLevels:
         delays = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in words)
         if not delays:
             raise InvalidOption(
-                "delay levels are empty: at least one is needed, for example '1s 5s 2m 1h 1d'"
+                "delay levels are empty: must be at least one, for example '1s 5s 2m 1h 1d'"
             )
         if max(delays) > MAX_DELAY_S * 1000:
             word = words[delays.index(max(delays))]
             raise InvalidOption(
-                f"delay level {word[:40]} is too long: at most {MAX_DELAY_S // 86_400}d (40 years) "
-                "are possible"
+                f"delay level {word[:40]} is too long: must be at most "
+                f"{MAX_DELAY_S // 86_400}d (40 years)"
             )
         return cls(delays)
 

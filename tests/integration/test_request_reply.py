@@ -70,7 +70,7 @@ async def test_a_request_that_nobody_answers_ends_in_time_and_is_consumed_later(
             aio.PushConsumer(price, name_server=broker.name_server, config=QUICK),
             asyncio.timeout(WAIT_S),
         ):
-            while f"request {caught.value.correlation_id}: " not in caplog.text:
+            while f", request {caught.value.correlation_id}: " not in caplog.text:
                 await asyncio.sleep(0.02)
 
 

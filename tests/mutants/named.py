@@ -186,7 +186,7 @@ group.entries.clear()
     "case 7: an unknown result is a success": Fault(
         at=read,
         change="""return (
-            Failure(why=f"its listener returned {shown(answer)}, which is no result"),
+            Failure(why=f"its listener returned {shown(answer)}, which is not a result"),
             False,
         )""",
         to="return None, True",

@@ -115,7 +115,7 @@ FRAMES: Final[dict[str, Answer]] = {
     ),
     "declares a header of 16 MB": raw((64).to_bytes(4) + (0xFFFFFF).to_bytes(4) + bytes(60)),
     "has a codec that nobody knows": raw(frame(b"{}", codec=7)),
-    "has a header that is not a JSON": raw(frame(b"not json")),
+    "has a header that is not JSON": raw(frame(b"not json")),
     "has a JSON list for a header": raw(frame(b"[1,2,3]")),
     "has a header of deep lists": raw(frame(b"[" * 100_000)),
     "has a number of 4,000 digits for a code": raw(
@@ -282,7 +282,7 @@ def many_brokers(count: int) -> Answer:
 
 ROUTES: Final[dict[str, Answer]] = {
     "gives a route without a body": always(ok()),
-    "gives a route that is not a JSON": always(ok(body=b"\xff\xfe{")),
+    "gives a route that is not JSON": always(ok(body=b"\xff\xfe{")),
     "gives a route that is a list": always(ok(body=b"[]")),
     "gives a route of nulls": always(ok(body=b'{"brokerDatas":null,"queueDatas":null}')),
     "gives a route of words": always(ok(body=b'{"brokerDatas":"a","queueDatas":"b"}')),

@@ -332,7 +332,7 @@ async def test_case_24_a_damaged_offset_file_costs_the_place_and_not_the_start(
         scene.put(1)
         await until(lambda: len(scene.ledger.deliveries) == 11, "all six from the start")
     assert scene.ledger.duplicates == 5
-    assert ("which is ignored" in caplog.text) == (damage != "gone")
+    assert ("offsets.json, which is ignored" in caplog.text) == (damage != "gone")
     caplog.clear()
     async with member():
         scene.put(1)

@@ -275,8 +275,8 @@ def _check_name(name: str) -> None:
         raise InvalidOption("The username is blank")
     if not _NAME.fullmatch(name):
         raise InvalidOption(
-            f"user name {name[:128]!r}: 1 to 128 characters without spaces, colons and asterisks "
-            "are possible"
+            f"user name {name[:128]!r}: must have 1 to 128 characters, without spaces, colons and "
+            "asterisks"
         )
 
 

@@ -197,8 +197,8 @@ class BrokerConfig:
             )
         if self.max_message_bytes > MAX_BODY_BYTES:
             raise InvalidOption(
-                f"max_message_bytes={self.max_message_bytes}: up to {MAX_BODY_BYTES} bytes are "
-                "possible"
+                f"max_message_bytes={self.max_message_bytes}: "
+                f"must be at most {MAX_BODY_BYTES} bytes"
             )
         for name in ("max_pull_bytes", "max_large_pull_bytes"):
             if getattr(self, name) > MAX_PULL_BYTES:
@@ -226,9 +226,7 @@ def check_name(what: str, name: str) -> None:
     a host's.
     """
     if not 0 < len(name) <= MAX_TOPIC_LENGTH:
-        raise InvalidOption(
-            f"{what} of {len(name)} characters: must be between 1 and {MAX_TOPIC_LENGTH}"
-        )
+        raise InvalidOption(f"{what} has {len(name)} characters: must have 1 to {MAX_TOPIC_LENGTH}")
     if not _NAME.fullmatch(name):
         raise InvalidOption(f"{what} {name!r} may hold only letters, digits and % | - _ .")
 
@@ -253,11 +251,11 @@ def ip_of(host: str) -> str:
         address = LOOPBACK if host == "localhost" else str(ip_address(host))
     except ValueError:
         raise InvalidOption(
-            f"host {host!r}: an IP address is needed, every record holds it"
+            f"host {host!r}: must be an IP address, which every record holds"
         ) from None
     if "%" in address:
         raise InvalidOption(
-            f"host {host!r}: an IP address without a zone is needed, every record holds it"
+            f"host {host!r}: must be an IP address without a zone, which every record holds"
         )
     return address
 

@@ -147,7 +147,7 @@ def _choice(values: Mapping[str, V], fold: Callable[[str], str] = str.lower) -> 
 
     def read(text: str) -> V:
         if fold(text) not in values:
-            raise InvalidOption(f"{', '.join(values)} are possible")
+            raise InvalidOption(f"must be one of {', '.join(values)}")
         return values[fold(text)]
 
     return read

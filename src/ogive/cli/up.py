@@ -190,7 +190,7 @@ def hang_up(stop: asyncio.Event) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()
     else:
-        log.warning("SIGHUP: this broker has no certificates to reload")
+        log.warning("SIGHUP: there are no certificates to reload")
 
 
 async def _start_name_server(

@@ -217,7 +217,7 @@ _MOST: Final = {
 }
 """More than a century, and decades in seconds: what is meant to be for ever is one of them."""
 _MOST_US: Final = MAX_BUSY_POLL_S * 1e6
-_PERCENTAGE: Final = "a percentage, more than 0 and up to 100, is needed"
+_PERCENTAGE: Final = "must be a percentage, more than 0 and at most 100"
 _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
     *((name, lambda value: value > 0, "must be more than 0") for name in _ABOVE_ZERO),
     *(
@@ -229,7 +229,7 @@ _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
     (
         "segment_size",
         lambda value: value >= 4096 and not value % 512,
-        "a multiple of 512, 4096 or more, is needed",
+        "must be a multiple of 512 and at least 4096",
     ),
     (
         "max_message_size",
@@ -241,7 +241,7 @@ _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
         lambda value: 0 <= value <= _MOST_US,
         f"must be between 0 and {_MOST_US:g} microseconds",
     ),
-    ("duplicate_window", lambda value: value >= 0, "0 seconds or more are needed"),
+    ("duplicate_window", lambda value: value >= 0, "must be 0 seconds or more"),
 )
 """The numbers that each option takes, and how its error says so."""
 

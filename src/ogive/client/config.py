@@ -22,7 +22,7 @@ from ogive.wire.signing import Credentials
 
 C = TypeVar("C")
 
-# the value of busy_poll_s that nobody gave
+# the default of busy_poll_s: any other value warns
 _NO_EFFECT_S: Final = 200e-6
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
@@ -282,8 +282,8 @@ class ProducerConfig:
             raise InvalidOption("check_threads and max_checks_waiting must be at least 1")
         if self.busy_poll_s != _NO_EFFECT_S:
             warnings.warn(
-                "ProducerConfig(busy_poll_s=) has no effect any more, and goes with the next "
-                "release; a broker still has one (ogive up --busy-poll)",
+                "ProducerConfig(busy_poll_s=) has no effect and will be removed in the "
+                "next release; a broker still has one (ogive up --busy-poll)",
                 DeprecationWarning,
                 # the caller of the class, which is called through ``explains``
                 stacklevel=4,

@@ -47,9 +47,7 @@ def validate_start(start: Start, argument: str = "start") -> None:
         if start.tzinfo is None:
             raise InvalidOption(f"{argument} needs a time zone: datetime(..., tzinfo=UTC)")
     elif start not in ("latest", "earliest"):
-        raise InvalidOption(
-            f'{argument} is {start!r}: "latest", "earliest" or a datetime are possible'
-        )
+        raise InvalidOption(f'{argument} is {start!r}: must be "latest", "earliest" or a datetime')
 
 
 def consume_from_where(start: Start) -> str:

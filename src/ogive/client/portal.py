@@ -91,9 +91,16 @@ class Portal:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    def call(self, work: Coroutine[Any, Any, T], take_back: Callable[[T], None] | None = None) -> T:
+    def call(
+        self,
+        work: Coroutine[Any, Any, T],
+        take_back: Callable[[T], None] | None = None,
+        *,
+        timeout_s: float = -1,
+    ) -> T:
         """Run *work* on the loop and wait for its result. An interrupt (Ctrl-C) cancels it.
 
+        Raises TimeoutError after *timeout_s*, if that is not -1, and cancels it.
         *take_back* is called on the loop with a result that an interrupt kept from the caller.
         """
         try:
@@ -108,7 +115,8 @@ class Portal:
         running = _Running(work, take_back)
         try:
             self.loop.call_soon_threadsafe(running.start)
-            running.outcome.wait()
+            if not running.outcome.wait(timeout_s):
+                raise TimeoutError
             return running.outcome.result()
         except BaseException:
             self.loop.call_soon_threadsafe(running.cancel)

@@ -464,9 +464,8 @@ def broker_of_handle(handle: str) -> str:
         words = []
     if len(words) < HANDLE_WORDS or words[0] != "v1":
         raise InvalidOption(
-            f"{handle[:80]!r} is not a recall handle: it stands in the SendResult of a message "
-            "that "
-            "waits for its time"
+            f"{handle[:80]!r} is not a recall handle: use SendResult.recall_handle of a message "
+            "that waits for its time"
         )
     return words[2]
 

@@ -115,7 +115,7 @@ def reader(as_: As[T]) -> Callable[[bytes], T]:
         except Exception as exc:
             # the user's function or class: whatever it raises, the body is what it cannot read
             raise BodyUnreadable(
-                f"a body of {len(body)} bytes is not a {name}: {type(exc).__name__}: {exc}"
+                f"a body of {len(body)} bytes cannot be read as {name}: {type(exc).__name__}: {exc}"
             ) from exc
         return value
 

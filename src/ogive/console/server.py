@@ -126,7 +126,7 @@ class Console:
                 runner.run(server.serve(sockets=[listening]))
         except Exception:
             # a fault of the console must not end the broker beside it
-            log.exception("the console has failed; the broker goes on")
+            log.exception("the console has failed; a broker beside it goes on")
 
 
 def _listen(host: str, port: int) -> socket.socket:

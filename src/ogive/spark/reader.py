@@ -305,7 +305,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         except (NoRoute, InvalidOption) as exc:
             # It may be missing because it was read before and then deleted. That is known when
             # Spark says where the query continues.
-            log.info("the query's first batch fixed its end: %s", exc)
+            log.info("the query's first batch will fix its end: %s", exc)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_offsets_per_trigger)

@@ -110,8 +110,8 @@ class Patience:
                 if retry.over or not self.waits_for(exc, settled=settled()):
                     raise
                 log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
-                forget()
             await retry.pause()
+            forget()
 
     def waits_for(self, failure: OgiveError, *, settled: bool = False) -> bool:
         if isinstance(failure, NoNameServer):

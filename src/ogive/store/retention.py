@@ -63,15 +63,15 @@ class RetentionConfig:
     def __post_init__(self) -> None:
         if not 0 < self.keep_s <= _MOST_S:
             raise InvalidOption(
-                f"keep_s={self.keep_s:g}: more than 0, and up to {_MOST_S:g} is needed"
+                f"keep_s={self.keep_s:g}: must be more than 0 and at most {_MOST_S:g}"
             )
         if not self.hours or not all(0 <= hour < 24 for hour in self.hours):
             raise InvalidOption(f"hours={self.hours}: must be one or more of 0 to 23")
         for name in ("disk_share", "force_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise InvalidOption(
-                    f"{name}={getattr(self, name)}: a share of the disk, more than 0 and up to 1, "
-                    "is needed"
+                    f"{name}={getattr(self, name)}: must be a share of the disk, more than 0 and "
+                    "at most 1"
                 )
 
 

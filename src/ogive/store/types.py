@@ -90,17 +90,17 @@ class StoreConfig:
     def __post_init__(self) -> None:
         if self.segment_bytes < 4096 or self.segment_bytes % 512:
             raise InvalidOption(
-                f"segment_bytes={self.segment_bytes}: a multiple of 512 of at least 4096 is needed"
+                f"segment_bytes={self.segment_bytes}: must be a multiple of 512 and at least 4096"
             )
         if self.consume_queue_file_bytes < 20 or self.consume_queue_file_bytes % 20:
             raise InvalidOption(
-                f"consume_queue_file_bytes={self.consume_queue_file_bytes}: a multiple of 20 (an "
-                "entry) is needed"
+                f"consume_queue_file_bytes={self.consume_queue_file_bytes}: must be a "
+                "multiple of 20 (an entry)"
             )
         if self.batch_queue_file_bytes < 46 or self.batch_queue_file_bytes % 46:
             raise InvalidOption(
-                f"batch_queue_file_bytes={self.batch_queue_file_bytes}: a multiple of 46 (an "
-                "entry) is needed"
+                f"batch_queue_file_bytes={self.batch_queue_file_bytes}: must be a "
+                "multiple of 46 (an entry)"
             )
         if not 0 < self.index_slots <= 50_000_000:
             raise InvalidOption(f"index_slots={self.index_slots}: must be between 1 and 50000000")

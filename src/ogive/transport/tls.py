@@ -50,8 +50,8 @@ class TlsConfig:
             raise InvalidOption(f"TLS mode {self.mode!r} is none of {', '.join(get_args(TlsMode))}")
         if self.client_auth not in get_args(ClientAuth):
             raise InvalidOption(
-                f"TLS client certificates {self.client_auth!r}: {', '.join(get_args(ClientAuth))} "
-                "are possible"
+                f"TLS client certificates {self.client_auth!r}: must be one of "
+                f"{', '.join(get_args(ClientAuth))}"
             )
         if (self.client_auth != "none") != (self.client_ca is not None):
             raise InvalidOption(

@@ -16,7 +16,7 @@ public class Serve {
         BufferedReader in =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = in.readLine()) != null;) {
-            String[] words = JSON.parseArray(line).toArray(String[] ::new);
+            String[] words = JSON.parseArray(line).toArray(String[]::new);
             Options options = new Options(Arrays.copyOfRange(words, 1, words.length));
             options.show(Map.of("exit", run(words[0], options)));
         }

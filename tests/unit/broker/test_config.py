@@ -20,7 +20,7 @@ from ogive.errors import InvalidOption
         ({"delay_levels": "1_0s"}, "delay levels"),
         (
             {"delay_levels": "106751991167d 1s"},
-            "delay level 106751991167d is too long: at most 14600d",
+            "delay level 106751991167d is too long: must be at most 14600d",
         ),
         ({"delay_levels": f"1s {'9' * 5000}s"}, "delay levels"),
         ({"delay_levels": "14601d"}, "too long"),

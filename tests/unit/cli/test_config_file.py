@@ -165,7 +165,7 @@ def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(
             "ogive.toml",
             "segment-size = 5000",
             (),
-            "a multiple of 512, 4096 or more, is needed. segment-size in {} says so.",
+            "must be a multiple of 512 and at least 4096. segment-size in {} says so.",
         ),
         (
             "broker.conf",
@@ -447,10 +447,10 @@ def test_certificates_of_clients_are_asked_for_as_in_apaches(
             "registerNameServerPeriod=0",
             "registerNameServerPeriod cannot be '0': must be more than 0",
         ),
-        ("flushDiskType=X", "flushDiskType cannot be 'X': SYNC_FLUSH, ASYNC_FLUSH are possible"),
+        ("flushDiskType=X", "flushDiskType cannot be 'X': must be one of SYNC_FLUSH, ASYNC_FLUSH"),
         (
             "autoCreateTopicEnable=ja",
-            "autoCreateTopicEnable cannot be 'ja': true, false are possible",
+            "autoCreateTopicEnable cannot be 'ja': must be one of true, false",
         ),
         ("listenPort=x", "listenPort cannot be 'x': a whole number is expected"),
         ("fileReservedTime=long", "fileReservedTime cannot be 'long': a number is expected"),
@@ -463,7 +463,7 @@ def test_certificates_of_clients_are_asked_for_as_in_apaches(
         ("fileReservedTime=nan", "fileReservedTime cannot be 'nan': a number is expected"),
         (
             "tls.server.mode=on",
-            "tls.server.mode cannot be 'on': enforcing, permissive, disabled are possible",
+            "tls.server.mode cannot be 'on': must be one of enforcing, permissive, disabled",
         ),
         ("aclEnable=true", "aclEnable cannot be 'true': users and rules of releases before 5"),
     ],

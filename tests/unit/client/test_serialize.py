@@ -227,7 +227,8 @@ def test_what_a_newer_sender_adds_is_ignored_and_what_has_a_default_may_be_missi
         (
             Line,
             b'{"article":1,"price":"2"}',
-            "a body of 25 bytes is not a Line: ValueError: article: str is expected, and 1 came",
+            "a body of 25 bytes cannot be read as Line: ValueError: article: str is expected, "
+            "and 1 came",
         ),
         (
             Line,
@@ -236,12 +237,12 @@ def test_what_a_newer_sender_adds_is_ignored_and_what_has_a_default_may_be_missi
         ),
         (Line, b'{"article":"a"}', "missing 1 required positional argument: 'price'"),
         (Line, b"[]", "dict is expected"),
-        (Line, b"\xff", "is not a Line: UnicodeDecodeError"),
+        (Line, b"\xff", "cannot be read as Line: UnicodeDecodeError"),
         (Order, b'{"lines":[{"article":"a","price":{}}]}', "lines: price: "),
-        (Model, b'{"id":"1","amount":"x"}', "is not a Model: ValidationError"),
-        (Struct, b'{"id":"1"}', "is not a Struct: ValidationError"),
-        (str, b"\xff", "is not a str: UnicodeDecodeError"),
-        (dict, b"[]", "is not a dict: TypeError"),
+        (Model, b'{"id":"1","amount":"x"}', "cannot be read as Model: ValidationError"),
+        (Struct, b'{"id":"1"}', "cannot be read as Struct: ValidationError"),
+        (str, b"\xff", "cannot be read as str: UnicodeDecodeError"),
+        (dict, b"[]", "cannot be read as dict: TypeError"),
     ],
 )
 def test_a_body_that_is_something_else_says_what_is_wrong(as_: Any, body: bytes, said: str) -> None:
@@ -292,7 +293,7 @@ async def test_a_listener_gets_the_value_and_what_cannot_be_read_comes_again(
         await broker.until(lambda: broker.offsets.get(("billing", "Orders", 0)) == 2)
     assert seen == [(good, None if kind == "plain" else to_json(good))]
     assert [request.ext_fields["offset"] for request in broker.of(SEND_BACK)] == ["0"]
-    assert "a body of 6 bytes is not a Line: JSONDecodeError" in caplog.text
+    assert "a body of 6 bytes cannot be read as Line: JSONDecodeError" in caplog.text
 
 
 def test_a_listener_is_called_with_a_value_in_a_unit_test() -> None:

@@ -37,6 +37,9 @@ WAITS: dict[str, Wait] = {
     "as_completed": lambda future: list(concurrent.futures.as_completed([future], WAIT_S)),
 }
 
+# calls that last a microsecond, which a signal may never hit
+AT_ONCE = (WAITS["add_done_callback"], WAITS["done"])
+
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
@@ -89,6 +92,7 @@ def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_
             sweep.strike(partial(wait, future), press)
         submissions.blocking_call()
         assert future.result(WAIT_S).queue_offset > 0
+    assert sweep.struck or wait in AT_ONCE
 
 
 @interrupting
@@ -101,6 +105,7 @@ def test_a_signal_handler_may_make_a_blocking_call_at_any_moment_of_waiting_for_
         future = submissions.submit()
         sweep.strike(partial(wait, future), submissions.blocking_call)
         assert future.result(WAIT_S).queue_offset > 0
+    assert sweep.struck or wait in AT_ONCE
 
 
 def test_all_ways_to_wait_for_futures_see_outcomes_that_come_meanwhile(broker: FakeBroker) -> None:

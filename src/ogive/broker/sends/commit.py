@@ -49,10 +49,10 @@ def store_sends(
     They are stored in one step as far as that is possible. *look_up* carries out the end of a
     transaction that has to be looked up in the log.
     """
-    put, taken = None, 0
-    if len(sends) <= ctx.config.max_sends_waiting - ctx.sends_waiting:
+    while sends and len(sends) <= ctx.config.max_sends_waiting - ctx.sends_waiting:
         put, taken = plan_together(ctx, sends)
-    if put is not None:
+        if put is None:
+            break
         try:
             commit(ctx, connection, put)
         except OgiveError as exc:
@@ -64,8 +64,9 @@ def store_sends(
                     _refuse(ctx, connection, put.code, send.answer, exc)
                 return
             # perhaps because of one of them: each by itself is answered
-            taken = 0
-    for send in sends[taken:]:
+            break
+        sends = sends[taken:]
+    for send in sends:
         if connection.closed:
             # by what waits for it to read: the others would go unanswered
             return
@@ -84,17 +85,17 @@ def commit(ctx: Context, connection: Connection, put: Put, signed: Signed | None
 
     Raises OgiveError if the store takes nothing, or not these messages; then nothing waits.
     """
+    code, _, answers, topics, _, batched, _, ends, *_ = put
     # without the messages, which the store holds as records
-    code, _, answers, topics, saved, batched, once, ends, _, _ = put
-    stored = _new(Put, (code, (), answers, topics, saved, batched, once, ends, None, None))
-    done = partial(_committed, ctx, connection, stored, ctx.loop.time())
+    done = partial(
+        _committed, ctx, connection, code, answers, topics, batched, ends, ctx.loop.time()
+    )
     if put.once and ctx.duplicates is not None:
         _put_once(ctx, put, signed, done)
+    elif ctx.is_saved(put.saved):
+        _put_now(ctx, put, done)
     else:
-        if ctx.is_saved(put.saved):
-            _put_now(ctx, put, done)
-        else:
-            ctx.once_saved(put.saved, put.messages, partial(_put_now, ctx, put, done), done)
+        ctx.once_saved(put.saved, put.messages, partial(_put_now, ctx, put, done), done)
     ctx.sends_waiting += len(put.answers)
 
 
@@ -134,11 +135,14 @@ def _put_once(ctx: Context, put: Put, signed: Signed | None, done: Stored) -> No
 def _committed(
     ctx: Context,
     connection: Connection,
-    put: Put,
+    code: int,
+    answers: list[SendAnswer],
+    topics: list[str],
+    batched: int,
+    ends: Sequence[int],
     started: float,
     result: list[PutResult] | OgiveError,
 ) -> None:
-    code, _, answers, topics, _, batched, _, ends, *_ = put
     ctx.sends_waiting -= len(answers)
     if isinstance(result, OgiveError):
         for opaque in ends:

@@ -96,12 +96,12 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         validate_group(config.name)
         if not 0 <= config.retry_queues <= MAX_RETRY_QUEUES:
             raise InvalidOption(
-                f"group {config.name}: {config.retry_queues} retry queues, 0 to {MAX_RETRY_QUEUES} "
-                "are possible"
+                f"group {config.name}: {config.retry_queues} retry queues: must be between 0 "
+                f"and {MAX_RETRY_QUEUES}"
             )
         if config.retry_max_times < -1:
             raise InvalidOption(
-                f"group {config.name}: {config.retry_max_times} retries, must be -1 or more"
+                f"group {config.name}: {config.retry_max_times} retries: must be -1 or more"
             )
         for name, number in (
             ("retryMaxTimes", config.retry_max_times),
@@ -200,8 +200,8 @@ def _check_kept(config: SubscriptionGroupConfig) -> None:
     size = len(dumps([dict(config.attributes), dict(policy), *map(dict, subscriptions)]))
     if size > MAX_KEPT_BYTES:
         raise InvalidOption(
-            f"group {config.name}: {size} bytes of attributes, retry policy and subscriptions, "
-            f"{MAX_KEPT_BYTES} are possible"
+            f"group {config.name}: {size} bytes of attributes, retry policy and subscriptions: "
+            f"must be at most {MAX_KEPT_BYTES}"
         )
 
 

@@ -336,7 +336,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         for what, count in (("read", config.read_queues), ("write", config.write_queues)):
             if not 0 <= count <= most:
                 raise InvalidOption(
-                    f"topic {config.name}: {count} {what} queues, must be between 0 and {most}"
+                    f"topic {config.name}: {count} {what} queues: must be between 0 and {most}"
                 )
         if not 0 <= config.perm <= READ_WRITE_INHERIT:
             raise InvalidOption(

@@ -476,9 +476,9 @@ def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:
     check_type("retry_queues", retry_queues, int | None, "int or None")
     check_type("max_retries", max_retries, int | None, "int or None")
     if retry_queues is not None and retry_queues < 1:
-        raise InvalidOption(f"a group of {retry_queues} retry queues: must be at least 1")
+        raise InvalidOption(f"retry_queues is {retry_queues}: must be at least 1")
     if max_retries is not None and max_retries < 0:
-        raise InvalidOption(f"{max_retries} retries: must be 0 or more")
+        raise InvalidOption(f"max_retries is {max_retries}: must be 0 or more")
 
 
 def _member(connection: Connection) -> Member:

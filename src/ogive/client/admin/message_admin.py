@@ -172,9 +172,7 @@ class MessageCalls(AdminBase):
         """
         validate_topic(topic)
         if not 1 <= limit <= MAX_MESSAGES:
-            raise InvalidOption(
-                f"a limit of {limit} messages: must be between 1 and {MAX_MESSAGES}"
-            )
+            raise InvalidOption(f"limit is {limit}: must be between 1 and {MAX_MESSAGES}")
         begin_ms, end_ms = (
             0 if start is None else to_ms(start),
             FOR_EVER_MS if end is None else to_ms(end),

@@ -282,9 +282,8 @@ def _reset_time(to: ResetTarget) -> int:
 def to_ms(at: object) -> int:
     if not isinstance(at, datetime):
         raise InvalidOption(
-            f'{at!r} is not a place in a queue: "earliest", "latest", a datetime, or offsets by '
-            "queue "
-            "are possible"
+            f'{at!r} is not a place in a queue: expected "earliest", "latest", a datetime, or '
+            "offsets by queue"
         )
     if at.tzinfo is None:
         raise InvalidOption(f"{at} needs a time zone: datetime(..., tzinfo=UTC)")

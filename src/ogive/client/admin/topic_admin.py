@@ -360,7 +360,7 @@ def _check_settings(
 ) -> None:
     check_type("queues", queues, int | None, "int or None")
     if queues is not None and queues < 1:
-        raise InvalidOption(f"a topic of {queues} queues: must be at least 1")
+        raise InvalidOption(f"queues is {queues}: must be at least 1")
     if perm is not None and perm not in PERMISSIONS:
         raise InvalidOption(f"permission {perm!r} is none of {', '.join(PERMISSIONS)}")
     if message_type is not None and message_type not in get_args(MessageType):

@@ -80,6 +80,7 @@ class CorruptMessages:
         if isinstance(failure, NoRecord):
             self._wait(asked, failure, now)
             return None
+        self.stuck_at = None
         record = (failure.queue_offset, failure.commitlog_offset)
         counts = asked_for_one and failure.alone and failure.broker_id == MASTER_ID
         if counts and failure.next_offset > asked:
@@ -88,7 +89,7 @@ class CorruptMessages:
             self._last = reading
             if self._count >= READINGS:
                 self._log.error("%s", skipped(self._queue, asked, failure, self._group.name))
-                self._most, self._count, self._last = None, 0, ()
+                self.was_right()
                 return failure.next_offset
         level = logging.DEBUG if record == self._record else logging.WARNING
         self._log.log(level, "%s: it is read again, from the master", failure)
@@ -98,12 +99,8 @@ class CorruptMessages:
     def _wait(self, at: int, broken: NoRecord, now: float) -> None:
         level, text = logging.DEBUG, "it is read again"
         if at != self.stuck_at:
-            level, self.stuck_at, self.pause_s, self._report_at = (
-                logging.WARNING,
-                at,
-                self._retry_s,
-                now,
-            )
+            level = logging.WARNING
+            self.stuck_at, self.pause_s, self._report_at = at, self._retry_s, now
         else:
             self.pause_s = min(2 * self.pause_s, max(self._retry_s, PAUSE_LIMIT_S))
             if now >= self._report_at:

@@ -31,7 +31,7 @@ class Receiver(Protocol):
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         """Take *messages*, which were put into the process queue.
 
-        None of them: the queue may be consumed again after its lock was renewed.
+        An empty *messages* means that the queue's lock was renewed: go on with what is there.
         """
         ...
 
@@ -80,6 +80,11 @@ class TopicDelivery:
             self._submit_retries(process_queue, messages)
 
     def _submit_retries(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        if not messages:
+            # the lock was renewed: each goes on with what it has
+            for service in self.services.values():
+                service.submit(process_queue, ())
+            return
         by_topic: dict[str, list[MessageExt]] = {}
         for message in messages:
             by_topic.setdefault(message.topic, []).append(message)

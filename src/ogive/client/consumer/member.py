@@ -351,7 +351,7 @@ class PushMember(GroupMember):
         ]
         for process_queue, offset in held:
             log.warning(
-                "%s: %s was told to continue at %d", process_queue.queue, self.group, offset
+                "%s: a tool reset the offset of %s to %d", process_queue.queue, self.group, offset
             )
         await asyncio.gather(
             *(self._rebalancer.go_to(process_queue, offset) for process_queue, offset in held)

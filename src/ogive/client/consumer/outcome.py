@@ -54,7 +54,7 @@ def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]
         ), True
     if isinstance(answer, Suspend) and orderly and answer.done <= count:
         return (Failure(answer.done, 0, answer.seconds) if answer.done < count else None), True
-    return Failure(why=f"its listener returned {shown(answer)}, which is no result"), False
+    return Failure(why=f"its listener returned {shown(answer)}, which is not a result"), False
 
 
 def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Verdict:

@@ -5,7 +5,6 @@ is told here when the queues of its consumer change.
 """
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -20,7 +19,7 @@ from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.hooks import await_in_fresh_context, must_pass
 from ogive.client.instance import ClientInstance
-from ogive.client.listener import Start, adapted
+from ogive.client.listener import Start, adapted, is_async
 from ogive.client.namespace import Namespace
 from ogive.client.trace import ConsumeObserver
 from ogive.model import RETRY_PREFIX, MessageExt, MessageQueue
@@ -63,7 +62,7 @@ class QueueObserver:
 class SubscriptionState:
     """The topics of one member, and the queues that it holds.
 
-    Each change of the queues goes through a method, which tells the observers.
+    Queues are held, released and dropped through methods, which notify the observers.
     """
 
     def __init__(self) -> None:
@@ -213,7 +212,7 @@ class Announcer(QueueObserver):
             taken, given_up = sorted(held - self._told), sorted(self._told - held)
             self._told = held
             try:
-                if inspect.iscoroutinefunction(self._on_change):
+                if is_async(self._on_change):
                     await await_in_fresh_context(self._on_change, taken, given_up)
                 else:
                     await asyncio.to_thread(self._on_change, taken, given_up)

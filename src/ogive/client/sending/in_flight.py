@@ -111,7 +111,7 @@ class DeadlineWatch:
             self._deadlines.add(pending.number, pending.deadline)
 
     def drop(self, pending: PendingSend) -> None:
-        """Stop to watch the message: it goes on, or has its outcome."""
+        """Stop watching the message: it goes on, or has its outcome."""
         self._watched.pop(pending.number, None)
         pending.number = -1
 

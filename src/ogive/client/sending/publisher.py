@@ -369,7 +369,7 @@ class Publisher:
 
     def end(self, pending: PendingSend, error: OgiveError) -> None:
         self._finish(pending, None, error)
-        # which would hold the message by its traceback
+        # its traceback would keep the message in memory
         pending.error = None
         if not pending.future.done():
             pending.future.set_exception(error)
@@ -424,7 +424,7 @@ def _held_up(target: Target) -> OgiveError:
     """Return the reason why a message for *target* was not sent yet."""
     if target.lane.ready() is None:
         return ConnectError(f"no connection to {target.lane.address} yet", target.lane.address)
-    return RequestTimeout(f"messages before it on {target.queue} took all of it")
+    return RequestTimeout(f"earlier messages for {target.queue} were still being sent")
 
 
 def _no_such_queue(topic: PendingTopic, pending: PendingSend) -> NoRoute:
@@ -434,6 +434,4 @@ def _no_such_queue(topic: PendingTopic, pending: PendingSend) -> NoRoute:
     there = ", ".join(
         f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items()
     )
-    return NoRoute(
-        f"queue {pending.queue} is none that {topic.name} may be written to; there are {there}"
-    )
+    return NoRoute(f"{pending.queue} is not a writable queue of {topic.name}, which has {there}")

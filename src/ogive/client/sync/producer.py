@@ -126,10 +126,7 @@ class Producer(Facade, Generic[B]):
         try:
             self._submit(pending, budget_s)
             if not sent.wait(budget_s + _LATE_S):
-                raise SendTimeout(
-                    f"no outcome within {budget_s:g} s: ogive's event loop is blocked, perhaps by "
-                    f"a hook or a callback. {unknown_outcome(pending)}"
-                )
+                raise _blocked(pending, budget_s)
             return sent.result()
         except OgiveError:
             raise
@@ -347,16 +344,26 @@ class Producer(Facade, Generic[B]):
 
     def _submit(self, pending: PendingSend, budget: float) -> None:
         portal, publisher = self._live(), self._producer.publisher
-        if pending.unusual_level:
-            portal.call(publisher.accept(pending, budget))
-        elif (
-            (posted := portal.posted) < MAX_POSTED
+        if (
+            not pending.unusual_level
+            and (posted := portal.posted) < MAX_POSTED
             and pending.size < POSTED_BYTES
             and publisher.has_room(pending.size, posted)
         ):
             portal.post(publisher.take, pending, budget, waiter=pending.future)
-        else:
-            portal.call(publisher.accept(pending, budget))
+            return
+        try:
+            portal.call(publisher.accept(pending, budget), timeout_s=budget + _LATE_S)
+        except TimeoutError:
+            raise _blocked(pending, budget) from None
+
+
+def _blocked(pending: PendingSend, budget_s: float) -> SendTimeout:
+    """Return the error of a send that the loop did not end in its time."""
+    return SendTimeout(
+        f"no outcome within {budget_s:g} s: ogive's event loop is blocked, perhaps by a hook or a "
+        f"callback. {unknown_outcome(pending)}"
+    )
 
 
 @explains

@@ -219,7 +219,7 @@ class Policy:
         entries = get_list(obj, "entries", PolicyEntry.from_json)
         if not 1 <= len(entries) <= MAX_ENTRIES:
             raise ProtocolError(
-                f"a policy with {len(entries)} entries; must be between 1 and {MAX_ENTRIES}"
+                f"a policy with {len(entries)} entries: must be between 1 and {MAX_ENTRIES}"
             )
         return cls(
             entries=tuple(entries),

@@ -85,7 +85,7 @@ READS: dict[str, list[RemotingCommand]] = {
         batch(),
         batch(),
     ],
-    "a key that is not a plain text": [batch(), batch(UNIQ_KEY='a"b'), batch(), batch()],
+    "a key that is not plain text": [batch(), batch(UNIQ_KEY='a"b'), batch(), batch()],
     "a tag that is not ASCII": [batch(items="TAGS\1ü"), batch()],
 }
 
@@ -212,6 +212,8 @@ async def test_where_nothing_could_be_written_each_batch_is_told(
         failing = tasks.create_task(reads.answers([batch() for _ in range(3)]))
         while not waiting:
             await asyncio.sleep(0)
+        # batches of one read are one step of the store
+        assert len(waiting) == 1
         assert broker.context.sends_waiting == 3
         for done in waiting:
             done(StoreFailed("the disk is gone"))

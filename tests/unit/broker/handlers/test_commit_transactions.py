@@ -18,7 +18,7 @@ from ogive.wire.codes import Decision, Flag, LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.unit.broker.conftest import StartBroker
 from tests.unit.broker.handlers.reads import Reads, outcome, prepare, send
-from tests.unit.broker.handlers.test_commit import ROOT, signed, users
+from tests.unit.broker.handlers.test_commit import ROOT, Writes, signed, users
 
 LIMIT = 2000
 COMMIT, ROLLBACK, ONEWAY = int(Decision.COMMIT), int(Decision.ROLLBACK), int(Flag.ONEWAY)
@@ -134,7 +134,7 @@ READS: dict[str, Callable[[Opened], list[RemotingCommand]]] = {
         half("b"),
         end(old[1]),
     ],
-    "a key that is not a plain text": lambda old: [end(old[0]), half('ü"'), half("b"), end(old[1])],
+    "a key that is not plain text": lambda old: [end(old[0]), half('ü"'), half("b"), end(old[1])],
     "tags and flags": lambda old: [
         half("a", TAGS="t", KEYS="k l", h=-7),
         half("b", f=5, g=2**40),
@@ -294,13 +294,18 @@ async def test_over_the_limit_of_open_transactions_the_rest_is_busy(
     }
 
 
-async def test_a_run_holds_so_many_bytes(start_broker: StartBroker) -> None:
+async def test_a_run_holds_so_many_bytes(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker = await prepare(await start_broker())
     reads = Reads(broker)
     old = [
         (await reads.answers([half(str(number), body=bytes(100_000))]))[0] for number in range(4)
     ]
+    writes = Writes(broker, monkeypatch)
     assert [answer.code for answer in await reads.answers([end(one) for one in old])] == [0] * 4
+    # two ends in each step: the message and its mark
+    assert writes.sizes == [4, 4]
 
 
 @pytest.mark.parametrize("another", [False, True])

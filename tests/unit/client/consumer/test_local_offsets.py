@@ -119,7 +119,7 @@ async def test_a_damaged_file_is_set_aside_and_its_backup_counts(
     store = await opened(path)
     assert await store.fetch(A) == 17
     assert path.with_name("offsets.json.damaged").read_bytes() == damage
-    assert "which is ignored" in caplog.text
+    assert "offsets.json, which is ignored" in caplog.text
     await store.close()
 
 

@@ -460,7 +460,7 @@ async def test_a_worker_that_was_cancelled_is_replaced(
         (raises, "ValueError('not today')"),
         (lambda _: LATER, "its listener asked for another try"),
         (lambda _: DEAD_LETTER, "its listener gave it up"),
-        (lambda _: False, "its listener returned False, which is no result"),
+        (lambda _: False, "its listener returned False, which is not a result"),
     ],
     ids=["raising", "LATER", "DEAD_LETTER", "False"],
 )

@@ -161,7 +161,9 @@ async def test_a_reply_of_unknown_fate_is_not_sent_twice(
         broker.script(SEND_REPLY, HANG_UP)
         ask(broker)
         async with consumer(broker, to(lambda _: Reply(b"2.20"))):
-            await eventually(lambda: "lost the reply to" in caplog.text)
+            await eventually(
+                lambda: "lost the reply to Orders/broker-a/0/0, request c-1" in caplog.text
+            )
         assert other.of(SEND_REPLY) == []
 
 
