@@ -143,8 +143,7 @@ class Guard:
         allowed: set[tuple[str, str]] = set()
         for send in sends:
             signed = send.signed
-            found = None if signed is None else self.table.find(signed.access_key)
-            if signed is None or found is None:
+            if signed is None or (found := self.table.find(signed.access_key)) is None:
                 return False
             user, credentials = found
             if user.status != ENABLED or not credentials.has_made(

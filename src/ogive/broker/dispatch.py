@@ -174,7 +174,7 @@ async def _answered(
 ) -> None:
     """Do *work*; if it fails otherwise than with an answer, end the connection.
 
-    So it is in the connection's own turn.
+    asyncio does the same for a request that fails while it is read.
     """
     try:
         await work()

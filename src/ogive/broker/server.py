@@ -246,11 +246,8 @@ class Broker:
     # --- events -----------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
-        if self._ctx is None:
-            # the answer would come from a broker that is not there yet, or any more
-            connection.abort("")
-        else:
-            dispatch(self._ctx, connection, command)
+        assert self._ctx is not None, "_on_frames() takes no request then"
+        dispatch(self._ctx, connection, command)
 
     def _on_frames(self, connection: Connection, frames: list[bytes], at: int) -> int:
         if self._ctx is None:

@@ -1,6 +1,6 @@
 """Make the table of topics whole from the log where it is lost.
 
-Messages of a topic that no table knows are served to nobody. The table's backup, one version older,
+Messages of a topic that no table knows are not served. The table's backup, one version older,
 may lack the newest topic, or know it with fewer queues. Where both are lost, all topics come from
 the log.
 """

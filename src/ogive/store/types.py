@@ -137,11 +137,6 @@ Messages = Sequence[NewMessage | NewBatch]
 """Messages of one put(), stored all or none."""
 
 
-def count_of(messages: Messages) -> int:
-    """Return the number of records that *messages* become."""
-    return sum([one.number if isinstance(one, NewBatch) else 1 for one in messages])
-
-
 def bytes_of(messages: Messages) -> int:
     """Return the bytes of bodies and properties, which they hold while they wait."""
     return sum(

@@ -299,8 +299,8 @@ class _Verification:
             used = result.offset % found.segment_bytes and scan.used_after(result.offset)
             if used and report.clean:
                 report.tell(
-                    f"behind the end of the log at {result.offset} stands what is not a record: an "
-                    "unclean stop left it, a start clears it"
+                    f"the bytes after the end of the log at {result.offset} are not a record: an "
+                    "unclean stop left them, a start clears them"
                 )
         report.damaged_places, report.damaged_bytes = result.damaged, result.damaged_bytes
         if result.damaged:

@@ -71,9 +71,6 @@ _give_way: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 class Expectation:
     """Decides, each time that something is expected, whether to look for it or to sleep until it
     comes.
-
-    Threads may take turns with one of these: at worst it pauses, as each of them has had its
-    processor taken away another number of times.
     """
 
     def __init__(

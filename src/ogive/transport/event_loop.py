@@ -243,10 +243,7 @@ async def every(
 
 
 def watch(task: asyncio.Task[None]) -> None:
-    """Log the end of *task* if it was not cancelled.
-
-    That is a bug, and nobody awaits the task before its stop.
-    """
+    """Log the exception that ends *task*, which nobody awaits before its stop."""
     task.add_done_callback(_log_end)
 
 

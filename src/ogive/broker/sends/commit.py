@@ -116,7 +116,7 @@ def _put_now(ctx: Context, put: Put, done: Stored) -> None:
 def _put_once(ctx: Context, put: Put, signed: Signed | None, done: Stored) -> None:
     """Store those messages of one send that the window of duplicates does not hold yet.
 
-    Where they were stored before, perhaps in another queue, the answer tells that.
+    Where they were stored before, perhaps in another queue, the answer says where.
     """
 
     def placed(queue_id: int, result: list[PutResult] | OgiveError) -> None:

@@ -146,7 +146,7 @@ def plan_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None
 
 
 def _plain_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int]:
-    """All of them or none."""
+    """Return one put for all of *sends*, or none if one needs a closer look."""
     if ctx.duplicates is not None:
         return None, 0
     # by numbers, which cost less than names
@@ -160,7 +160,7 @@ def _plain_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int
 
 
 def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int]:
-    """As many as go; what does not go is planned by itself."""
+    """Return one put for the first batches, those that need no closer look."""
     if ctx.duplicates is not None:
         return None, 0
     stored: list[NewBatch] = []
@@ -197,7 +197,7 @@ def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, i
 
 
 def _transactions_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None, int]:
-    """As many as go; what does not go is carried out by itself."""
+    """Return one put for the first steps, those that need no look into the log."""
     transactions, own = ctx.transactions, ctx.own_properties.encode()
     messages: list[NewMessage] = []
     answers: list[SendAnswer] = []
@@ -253,7 +253,7 @@ def _transactions_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[P
 
 
 def _group(half: NewMessage) -> str:
-    """The producers of a transaction."""
+    """Return the producer group of a half message."""
     return (raw_property(half.properties, b"PGROUP") or b"").decode()
 
 
@@ -380,7 +380,7 @@ def _retry_group(ctx: Context, topic: str) -> SubscriptionGroupConfig:
 
 
 def _special(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) -> Put:
-    """A message that is stored with other properties, and often elsewhere."""
+    """Return the put of a message that is stored with other properties, and often elsewhere."""
     topic, queue_id, properties, recall = _redirect(ctx, send, message)
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     stored = check_size(f"{text}{ctx.own_properties}".encode())
@@ -416,7 +416,7 @@ def _half(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) ->
 def _redirect(
     ctx: Context, send: Send, message: NewMessage
 ) -> tuple[str, int, dict[str, str], str | None]:
-    """Topic, queue, properties without the broker's own, and recall handle of a message with
+    """Return topic, queue, properties without the broker's own, and recall handle of a message with
     special properties or for a retry topic.
     """
     topic, queue_id, _, text, *_ = message
@@ -464,7 +464,10 @@ def _redirect(
 
 
 def _is_transactional(properties: dict[str, str], topic: str, reconsume_times: int) -> bool:
-    """Consumers that try a message again send it with all its properties, TRAN_MSG too."""
+    """Return True if the message opens a transaction.
+
+    Consumers that try a message again send it with all its properties, TRAN_MSG too.
+    """
     again = reconsume_times > 0 or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     return not again and properties.get(PropertyName.TRANSACTION_PREPARED, "").lower() == "true"
 
@@ -488,7 +491,7 @@ def _retries_are_over(ctx: Context, send: Send) -> bool:
 
 
 def _batch(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) -> Put:
-    """Messages that share all but flag, body and properties."""
+    """Return the put of messages that share all but flag, body and properties."""
     topic, key = message.topic, send.answer.key
     # a key was found if the properties say nothing special
     own: Mapping[str, str] = {}
@@ -532,7 +535,7 @@ def _checked(data: bytes, start: int, most: int) -> int:
 
 
 def _whole(ctx: Context, message: NewMessage, body: bytes, count: int) -> NewMessage:
-    """The batch as one record: as a message with the properties of the batch, and with its
+    """Return the batch as one record: as a message with the properties of the batch, and with its
     count.
     """
     if message.sys_flag & SysFlag.COMPRESSED:
@@ -548,6 +551,7 @@ def _whole(ctx: Context, message: NewMessage, body: bytes, count: int) -> NewMes
 
 
 def check_items(items: list[BatchItem]) -> None:
+    """Raise Rejected for messages that no batch may hold."""
     if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL,

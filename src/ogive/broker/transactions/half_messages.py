@@ -25,7 +25,6 @@ _REAL_PLACE: Final = (
     f"{PropertyName.REAL_TOPIC}\x01%b\x02{PropertyName.REAL_QUEUE_ID}\x01%b\x02".encode()
 )
 _TRANSACTION_ID: Final = f"{PropertyName.TRANSACTION_ID}\x01".encode()
-_SENT_FLAGS: Final = ~int(SysFlag.TRANSACTION_PREPARED)
 # not in what consumers get
 _BESIDE: Final = (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC)
 # a third of what the call of a named tuple costs
@@ -67,9 +66,9 @@ def half_as_sent(message: NewMessage, key: str, own: bytes) -> tuple[NewMessage,
     separator = b"" if text[-1] == 2 else b"\x02"
     shared = b"".join((text, separator, _TRANSACTION_ID, key.encode(), b"\x02"))
     stored = shared + _REAL_PLACE % (topic.encode(), b"%d" % queue_id) + own
-    half = _new_message(NewMessage, (HALF_TOPIC, 0, body, stored, sys_flag & _SENT_FLAGS, *others))
-    ready = (topic, queue_id, body, shared + own, sys_flag & _SENT_FLAGS | _COMMIT, *others)
-    return half, _new_message(NewMessage, ready)
+    flags = sys_flag & _NO_TRANSACTION
+    half = _new_message(NewMessage, (HALF_TOPIC, 0, body, stored, flags, *others))
+    return half, _ready_message(half, topic, queue_id, shared + own)
 
 
 def identity_of(topic: str, properties: Mapping[str, str], born_ms: int, body_crc: int) -> bytes:
@@ -145,10 +144,10 @@ def for_consumers(half: NewMessage, properties: Mapping[str, str]) -> NewMessage
         text = encode_properties(
             {name: value for name, value in own.items() if name not in _BESIDE}
         )
-    return ready_message(half, topic, int(queue), text)
+    return _ready_message(half, topic, int(queue), text)
 
 
-def ready_message(half: NewMessage, topic: str, queue_id: int, properties: bytes) -> NewMessage:
+def _ready_message(half: NewMessage, topic: str, queue_id: int, properties: bytes) -> NewMessage:
     """*half* for consumers of this queue, with these properties."""
     _, _, body, _, sys_flag, *others = half
     return _new_message(
