@@ -121,10 +121,6 @@ class Signed(NamedTuple):
     values: bytes
 
 
-def _whole(request: bytes | RemotingCommand) -> RemotingCommand:
-    return decode_command(request) if isinstance(request, bytes) else request
-
-
 def _body_in(request: bytes | RemotingCommand) -> tuple[bytes, int]:
     """Return the bytes that hold the body of a request, and where it begins."""
     if isinstance(request, bytes):
@@ -151,7 +147,7 @@ class Send(NamedTuple):
     @property
     def command(self) -> RemotingCommand:
         """The whole request, with the fields that few sends need."""
-        return _whole(self.request)
+        return decode_command(self.request) if isinstance(self.request, bytes) else self.request
 
     @property
     def batch(self) -> tuple[bytes, int]:
@@ -189,12 +185,13 @@ class End(NamedTuple):
     ending: Ending
     answer: SendAnswer
     signed: Signed | None
-    request: bytes | RemotingCommand
+    request: bytes
+    """The frame."""
 
     @property
     def command(self) -> RemotingCommand:
         """The whole request."""
-        return _whole(self.request)
+        return decode_command(self.request)
 
     @property
     def body(self) -> bytes | memoryview:

@@ -55,7 +55,8 @@ class Credentials:
     def _keyed(self) -> tuple[Any, Any]:
         """SHA-1 of the inner and of the outer key of HMAC, RFC 2104.
 
-        Copies of these cost 2.9 µs for 1 KiB, copies of what hmac.new() returns 7.3.
+        Copies of these take a third less time than copies of what hmac.new() returns: 1.9 instead
+        of 2.8 µs for 1 KiB.
         """
         key = self.secret_key.encode()
         if len(key) > _BLOCK_BYTES:

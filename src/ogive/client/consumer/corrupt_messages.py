@@ -38,7 +38,7 @@ REPORT_EVERY_S: Final = 60.0
 
 
 class CorruptMessages:
-    """Reads one queue past messages that are damaged, and waits in front of bytes that are none.
+    """Handling of damaged messages and unreadable bytes in one queue.
 
     *log* is the logger of the caller.
     """

@@ -26,7 +26,7 @@ DEAD_LETTER_LEVEL: Final = -1
 
 
 class Receiver(Protocol):
-    """Takes the messages of process queues."""
+    """Receiver of the messages of process queues."""
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         """Take *messages*, which were put into the process queue.

@@ -369,7 +369,7 @@ def outcome_of(pending: PendingSend, now: float, name_servers: object) -> OgiveE
 
 
 def unknown_outcome(pending: PendingSend) -> str:
-    """Say that nobody knows whether the message is stored. Name its id, the first of a batch."""
+    """Return the sentence for an unknown outcome, with the message's id (of a batch, the first)."""
     key = pending.key.partition(",")[0]
     return f"The message may or may not be stored{f': its id is {key}' if key else ''}."
 
