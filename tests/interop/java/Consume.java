@@ -24,6 +24,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  * [failures=0] [maxReconsume=-1] [timeout=100]
  * [sql=an SQL92 expression, which takes the place of the tags]
  * [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
+ * [heartbeat=30000, in milliseconds]
  * [clientRebalance=true, else the broker assigns queues and chooses between pull and POP]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints
  * {"ready":true} when started. Exit 1 at the timeout.
@@ -47,6 +48,7 @@ public class Consume {
         consumer.setNamesrvAddr(options.text("nameServer"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setClientRebalance(Boolean.parseBoolean(options.text("clientRebalance", "true")));
+        consumer.setHeartbeatBrokerInterval(options.number("heartbeat", 30_000));
         consumer.setMaxReconsumeTimes(options.number("maxReconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(100);
         // the last delivery's progress counts too

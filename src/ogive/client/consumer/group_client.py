@@ -97,6 +97,9 @@ class GroupClient:
     async def members(self, topic: str) -> tuple[list[str], Connection | None]:
         """Return the client ids of the group, sorted, and the connection of the answer.
 
+        Each id comes once: Apache's broker repeats a client that has two connections, and by
+        position in such a list the second entry's queues would belong to nobody.
+
         All members must see the same list, so all ask the topic's first broker. If that cannot be
         reached the next one is asked: those with a connection come first, as a dead one may cost
         its whole timeout.
@@ -104,7 +107,7 @@ class GroupClient:
 
         async def ask(address: str) -> tuple[list[str], Connection | None]:
             ids = await rpc.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s)
-            return sorted(ids), self._pool.existing(address)
+            return sorted({*ids}), self._pool.existing(address)
 
         return await self._list_keeper(topic, ask)
 

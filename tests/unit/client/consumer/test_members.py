@@ -97,6 +97,25 @@ async def test_members_that_nobody_told_of_are_found_by_the_periodic_pass(
         await eventually(lambda: len(running.assignment["billing"]) == 2)
 
 
+@pytest.mark.feature(167)
+async def test_a_member_that_is_listed_twice_counts_once(broker: FakeBroker) -> None:
+    """Apache's broker lists a client once for each of its connections. By position in such a list
+    the second entry's queues would belong to nobody.
+    """
+    told: list[Sequence[str]] = []
+
+    def all_of_them(
+        queues: Sequence[MessageQueue], members: Sequence[str], me: str
+    ) -> list[MessageQueue]:
+        told.append(members)
+        return list(queues)
+
+    with_others(broker, "zzz", "zzz")
+    async with consumer(broker, to(Seen()), config=replace(QUICK, strategy=all_of_them)) as running:
+        await eventually(lambda: bool(told))
+        assert {tuple(members) for members in told} == {(running.client_id, "zzz")}
+
+
 @pytest.mark.feature(172)
 async def test_the_instance_name_is_what_the_strategy_sees(broker: FakeBroker) -> None:
     told: list[tuple[Sequence[str], str]] = []
