@@ -46,8 +46,8 @@ from ogive.wire.message import decode_message, decode_properties
 
 
 def stacks() -> str:
-    """The threads, then the tasks of the running loop, but for this one, with the lines at which
-    they wait.
+    """Return the stacks of all threads, and of the tasks of the running loop except the current
+    one.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
@@ -68,7 +68,7 @@ MAX_WAITING: Final = 10_000
 
 
 class ReplyTable:
-    """The requests of one client that wait for a reply, by correlation id."""
+    """Requests of one client that wait for a reply, by correlation id."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
@@ -77,7 +77,9 @@ class ReplyTable:
         return len(self._waiting)
 
     def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
-        """A future for the reply; the caller must forget it in the end. Raises TooManyRequests."""
+        """Return a future for the reply; the caller must call ``forget`` in the end. Raises
+        TooManyRequests.
+        """
         if len(self._waiting) >= MAX_WAITING:
             raise TooManyRequests(
                 f"{MAX_WAITING} requests of this client wait for replies already: this one was not "
@@ -92,7 +94,7 @@ class ReplyTable:
         self._waiting.pop(correlation_id, None)
 
     def take(self, command: RemotingCommand) -> RemotingCommand:
-        """Bring a pushed reply to its request; returns the answer to the broker."""
+        """Give a pushed reply to its request. Return the answer to the broker."""
         try:
             header = decode_header(PushReplyMessageRequest, command.ext_fields)
             properties = decode_properties((header.properties or "").encode("utf-8", "replace"))
@@ -116,7 +118,7 @@ class ReplyTable:
 def _message(
     header: PushReplyMessageRequest, properties: dict[str, str], body: bytes
 ) -> MessageExt:
-    """The reply as a message; it has no place in a queue yet.
+    """Return the reply as a message; it has no place in a queue yet.
 
     Raises ProtocolError, CompressionUnavailable.
     """
@@ -160,7 +162,7 @@ TransactionCheck = Callable[[Connection, CheckTransactionStateRequest, MessageEx
 
 
 class RegisteredMember(Protocol):
-    """The part of a consumer that brokers ask about."""
+    """Protocol of a consumer, as far as brokers ask about it."""
 
     def on_consumer_ids_changed(self) -> None: ...
     def running_info(self) -> bytes: ...
@@ -168,7 +170,9 @@ class RegisteredMember(Protocol):
 
 
 class BrokerRequests:
-    """Answers them, each in a task of its own. *consumers* are the client's, by group."""
+    """Requests of brokers, each answered in a task of its own. *consumers* are the client's, by
+    group.
+    """
 
     def __init__(self, consumers: Mapping[str, RegisteredMember]) -> None:
         self.replies = ReplyTable()
@@ -200,7 +204,7 @@ class BrokerRequests:
             del self._checks[group]
 
     def on_request(self, connection: Connection, command: RemotingCommand) -> None:
-        """A request has come."""
+        """Answer a request, or begin to."""
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             # without a task: a burst of replies must not meet their limit
             _reply(connection, command, self.replies.take(command))
@@ -244,7 +248,7 @@ class BrokerRequests:
         _reply(connection, command, reply)
 
     async def _consumer_ids_changed(self, _: Connection, command: RemotingCommand) -> None:
-        """All groups look again, as in Java: the group that the broker names is only the
+        """Let all groups rebalance soon, as in Java: the group that the broker names is only the
         likeliest.
         """
         log.debug(
@@ -255,7 +259,9 @@ class BrokerRequests:
             consumer.on_consumer_ids_changed()
 
     async def _transaction_state(self, connection: Connection, command: RemotingCommand) -> None:
-        """One-way: the answer is an END_TRANSACTION of ours, later."""
+        """Have the producer's check asked. The request is one-way: an END_TRANSACTION answers it
+        later.
+        """
         header = decode_header(CheckTransactionStateRequest, command.ext_fields)
         message = decode_message(command.body, header.broker_name or "")
         group = message.properties.get(PropertyName.PRODUCER_GROUP, "")

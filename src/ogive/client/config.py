@@ -43,7 +43,7 @@ _KINDS: Final[dict[Any, tuple[Any, str]]] = {
 
 
 def own_config(config: C | None, kind: type[C]) -> C:
-    """*config*, or the defaults.
+    """Return *config*, or the defaults.
 
     Raises TypeError at once for any other object, rather than at the first message.
     """
@@ -53,13 +53,15 @@ def own_config(config: C | None, kind: type[C]) -> C:
 
 
 def check_type(name: str, value: object, kind: Any, words: str) -> None:
-    """Raises TypeError that says in *words* what to write instead."""
+    """Raise TypeError, which says in *words* what to write instead, unless *value* is of this
+    kind.
+    """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {words}, not {type(value).__name__}")
 
 
 def check_types(config: Any) -> None:
-    """Look at the fields of plain types; all floats are seconds. Raises TypeError."""
+    """Check the fields of plain types; all floats are seconds. Raises TypeError."""
     for field in fields(config):
         if field.type in _KINDS:
             check_type(field.name, getattr(config, field.name), *_KINDS[field.type])
@@ -79,7 +81,8 @@ def check_time(name: str, seconds: float) -> float:
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
-    """The addresses in *text*, separated by ``;``, each as ``host:port``; the default port is 9876.
+    """Return the addresses in *text*, separated by ``;``, each as ``host:port``; the default port
+    is 9876.
 
     Raises InvalidOption.
     """
@@ -178,12 +181,12 @@ class ClientConfig:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """Each as ``host:port``; empty if they are fetched from a URL."""
+        """Addresses, each as ``host:port``; empty if they are fetched from a URL."""
         return () if self.name_server_source else parse_name_servers(self.name_server)
 
     @property
     def name_server_source(self) -> str | None:
-        """The URL that the list of name servers is fetched from, or None."""
+        """URL that the list of name servers is fetched from, or None."""
         return address_source(self.name_server)
 
 

@@ -34,8 +34,8 @@ _NAMES: Final = {
 
 
 def read_credentials(path: str) -> Credentials:
-    """A file with lines ``accessKey: NAME`` and ``secretKey: SECRET`` (or with ``=``), as Apache's
-    tools.yml. A warning says once if others can read it. Raises InvalidOption.
+    """Read a file with lines ``accessKey: NAME`` and ``secretKey: SECRET`` (or with ``=``), as
+    Apache's tools.yml. Warn once if other users can read it. Raises InvalidOption.
     """
     try:
         with Path(path).open("rb") as file:
@@ -80,8 +80,8 @@ def _say_that_others_read(path: str) -> None:
 def trusting(
     cafile: str | None, certfile: str | None = None, keyfile: str | None = None
 ) -> ssl.SSLContext:
-    """Certificates and host names are checked against the authorities in *cafile*, without it
-    against the system's.
+    """Return a context that checks certificates and host names, against the authorities in *cafile*
+    or else the system's.
 
     A server that asks for a certificate gets that in *certfile*; its key is in *keyfile*, or in the
     same file. Raises InvalidOption.

@@ -1,4 +1,4 @@
-"""The contents of heartbeats: all subscriptions, or only that nothing has changed.
+"""Contents of heartbeats: all subscriptions, or only that nothing has changed.
 
 Source: sendHeartbeatToBrokerV2, 5.5.
 
@@ -43,7 +43,7 @@ _INT_MAX: Final = 0x7FFFFFFF
 
 
 class Heartbeats:
-    """Sends heartbeats, and remembers which broker knows what."""
+    """Heartbeats to brokers, and what each broker was told last."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 
 class SendHook(Protocol):
-    """Runs around every send, see ``ProducerConfig.hooks``.
+    """Hook around every send, see ``ProducerConfig.hooks``.
 
     What it raises is logged, and does not affect the send.
     """
 
     def before_send(self, message: Message) -> Message | None:
-        """Called in the sender's thread.
+        """Return the message to send. Called in the sender's thread.
 
         Returns the message to send instead, from ``dataclasses.replace``, or None for this one.
         """
@@ -40,14 +40,14 @@ class SendHook(Protocol):
     def after_send(
         self, message: Message, result: SendResult | None, error: BaseException | None
     ) -> None:
-        """Called on ogive's loop, so it must not block.
+        """Observe the outcome. Called on ogive's loop, so it must not block.
 
         *result* if it is stored, *error* if not or unknown, neither if one-way.
         """
 
 
 def run_before(hooks: Sequence[SendHook], message: Message) -> Message:
-    """*message*, as the hooks leave it; each gets what the one before it made."""
+    """Return *message* as the hooks leave it; each gets what the one before it returned."""
     for hook in hooks:
         try:
             changed = hook.before_send(message)
@@ -77,7 +77,9 @@ def run_after(
     result: SendResult | None,
     error: BaseException | None,
 ) -> None:
-    """In the opposite order, so that the first hook is the outermost."""
+    """Call ``after_send`` of all hooks in the opposite order, so that the first is the
+    outermost.
+    """
     for hook in reversed(hooks):
         try:
             call_in_fresh_context(hook.after_send, message, result, error)
@@ -153,7 +155,7 @@ def must_pass(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
 
 
 def running_task() -> asyncio.Task[Any] | None:
-    """None outside of any."""
+    """Return the running task, or None outside of any."""
     try:
         return asyncio.current_task()
     except RuntimeError:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 
 def local_ip() -> str:
-    """The address of the interface for the default route, or the loopback address.
+    """Return the address of the interface for the default route, or the loopback address.
 
     Sends nothing.
     """
@@ -24,7 +24,7 @@ def local_ip() -> str:
 
 
 def make_client_id(instance_name: str | None = None) -> str:
-    """``ip@instance``.
+    """Return ``ip@instance``.
 
     Without a name the instance is pid#random: equal addresses and small pids of containers do not
     collide.
@@ -33,7 +33,7 @@ def make_client_id(instance_name: str | None = None) -> str:
 
 
 class UniqueKeys:
-    """Makes the UNIQ_KEY of messages: 32 upper-case hex digits that strictly grow.
+    """Generator of UNIQ_KEY values for messages: 32 upper-case hex digits that strictly grow.
 
     Layout: address (4 bytes), pid (2), random per generator (4), milliseconds since the local month
     began (4), counter (2). Tools read the time back from it. A clock that steps back only makes the
@@ -49,7 +49,7 @@ class UniqueKeys:
         self._prefix = ""
 
     def next(self, now_ms: int) -> str:
-        """*now_ms*: the time since 1970, which the caller has at hand."""
+        """Return the next key. *now_ms*: the time since 1970, which the caller has at hand."""
         if now_ms >= self._month_ends_ms:
             self._begin_month(now_ms)
         number = (now_ms - self._month_start_ms) << 16

@@ -66,21 +66,25 @@ T = TypeVar("T")
 
 
 class GroupMember(Protocol):
-    """A consumer as its client sees it. All methods are called on the loop and must not block."""
+    """Protocol of a consumer, as its client sees it. All methods are called on the loop and must
+    not block.
+    """
 
     @property
     def group(self) -> str: ...
 
     def consumer_data(self) -> ConsumerData:
-        """For the heartbeat; its subscriptions name the topics whose route changes matter."""
+        """Return its part of the heartbeat; the subscriptions name the topics whose route changes
+        matter.
+        """
         ...
 
     def on_consumer_ids_changed(self) -> None:
-        """Members or queues of the group changed: rebalance soon."""
+        """Rebalance soon, because members or queues of the group have changed."""
         ...
 
     def running_info(self) -> bytes:
-        """The body that answers GET_CONSUMER_RUNNING_INFO (JSON)."""
+        """Return the body that answers GET_CONSUMER_RUNNING_INFO (JSON)."""
         ...
 
     def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
@@ -166,7 +170,7 @@ class ClientInstance:
         )
 
     async def close(self) -> None:
-        """Tell the brokers, stop the jobs, close the connections. Harmless when repeated."""
+        """Tell the brokers, stop the jobs, close the connections. Does nothing when repeated."""
         if self._state != "running":
             self._state = "closed"
             return
@@ -205,7 +209,7 @@ class ClientInstance:
         return self._state == "running" and self.failure is None
 
     def check_running(self) -> None:
-        """Raises IllegalStateError unless started, not closed, and whole."""
+        """Raise IllegalStateError unless the client is started, not closed, and has not failed."""
         if self.failure is not None:
             raise IllegalStateError(
                 f"client {self.client_id} stopped after an unexpected error: {self.failure!r}"
@@ -250,7 +254,9 @@ class ClientInstance:
                 self._leaving = asyncio.create_task(self._leave(), name=f"leave {self.client_id}")
 
     async def _leave(self) -> None:
-        """Half a client would keep queues from those who could consume them."""
+        """Stop a client that has failed: half of it would keep queues from others who could consume
+        them.
+        """
         for task in list(self._tasks):
             task.cancel()
         await self.pool.close()
@@ -264,8 +270,8 @@ class ClientInstance:
         timeout_s: float | None = None,
         doubted: bool = False,
     ) -> T:
-        """The result of a coroutine of ``api``, called with pool, address and *arguments*, from any
-        name server. Raises NoNameServer.
+        """Return the result of a coroutine of ``rpc``, called with pool, address and *arguments*,
+        from any name server. Raises NoNameServer.
 
         *doubted*: see ``NameServers.ask``.
         """
@@ -278,8 +284,8 @@ class ClientInstance:
         )
 
     async def _refresh_routes(self) -> None:
-        """The periodic job: refresh every topic in use, then close connections to brokers that are
-        in no route any more.
+        """Refresh every topic in use, then close connections to brokers that are in no route any
+        more. A periodic job.
         """
         await self.routes.refresh_all()
         wanted = {
@@ -301,7 +307,7 @@ class ClientInstance:
         self._heartbeats.forget_all_but(wanted)
 
     def _wake_readers(self, topic: str) -> None:
-        """Its route has changed."""
+        """Let the consumers of a topic rebalance, because its route has changed."""
         for consumer in self._consumers.values():
             if any(
                 subscription.topic == topic
@@ -342,11 +348,11 @@ class ClientInstance:
             await self._unregister(consumer_group=consumer.group)
 
     def consumer(self, group: str) -> GroupMember | None:
-        """The member of *group* in this client."""
+        """Return the member of *group* in this client."""
         return self._consumers.get(group)
 
     async def heartbeat_now(self) -> int:
-        """Send a heartbeat to every known broker; returns how many answered.
+        """Send a heartbeat to every known broker. Return the number that answered.
 
         Failures are logged, and made good by the next one.
         """
@@ -371,7 +377,7 @@ class ClientInstance:
         return await asyncio.gather(*map(self._beat_fully, self.heartbeat_addresses()))
 
     async def _beat_fully(self, address: str) -> bool | OgiveError:
-        """Send a full heartbeat. All who want one before it leaves share it: a client may have a
+        """Send a full heartbeat. All callers before it leaves share it: a client may have a
         thousand groups.
         """
         beat = self._full_beats.get(address)
@@ -393,7 +399,7 @@ class ClientInstance:
         return not beat.task.cancelled() and beat.task.result()
 
     async def _beat_all(self) -> None:
-        """Does not wait: a broker that does not answer must not delay the heartbeats of the
+        """Send heartbeats without waiting: a broker that does not answer must not delay the
         others.
         """
         if self._producer_groups or self._consumers:
@@ -413,8 +419,8 @@ class ClientInstance:
         )
 
     async def meet_all_brokers(self) -> None:
-        """Heartbeats go to every broker of the cluster from now on, also where no topic in use
-        lives: one may have a question for us.
+        """Send heartbeats to every broker of the cluster from now on, also to those without a topic
+        in use: one may have a question for us.
         """
         info = await self.ask_name_server(rpc.get_cluster_info)
         check_brokers(info.brokers.values())
@@ -425,7 +431,7 @@ class ClientInstance:
         return self._cluster | self.routes.brokers
 
     def heartbeat_addresses(self) -> list[str]:
-        """Masters; slaves as well if anybody reads."""
+        """Return the addresses of masters, and with consumers of slaves as well."""
         brokers = self._known_brokers().values()
         if self._consumers:
             return [address for addresses in brokers for address in addresses.values()]
@@ -460,15 +466,16 @@ class ClientInstance:
         return True
 
     def _on_open(self, address: str) -> None:
-        """A restarted broker knows no client: send it a heartbeat at once, before a consumer's next
-        rebalance asks it for the members.
+        """Send a heartbeat at once on a new connection: a restarted broker knows no client, and a
+        consumer's next rebalance asks it for the members.
         """
         if self.running and address in self.heartbeat_addresses():
             self._beat_soon(address)
 
     @asynccontextmanager
     async def _turn(self, address: str, patience_s: float | None = None) -> AsyncIterator[None]:
-        """One word to a broker about who is here at a time: it may take two the other way round.
+        """Enter one change of our membership at a time at a broker, which may process two in the
+        wrong order.
 
         After *patience_s* it is said anyway.
         """
@@ -488,7 +495,7 @@ class ClientInstance:
     async def _unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Only at brokers with an open connection: any other forgets us by itself."""
+        """Unregister at brokers with an open connection: any other forgets us by itself."""
         addresses = [
             address
             for address in self.heartbeat_addresses()
@@ -517,14 +524,16 @@ class ClientInstance:
 
 @dataclass(slots=True, eq=False)
 class _FullBeat:
-    """A heartbeat, and how many wait for it."""
+    """Heartbeat, and the number of callers that wait for it."""
 
     task: asyncio.Task[bool | OgiveError]
     waiting: int = 0
 
 
 class OnlyAsyncWith:
-    """Explains ``with`` on an object of asyncio. Type checkers refuse it by themselves."""
+    """Base class of objects for asyncio: ``with`` raises TypeError with advice. Type checkers
+    refuse it by themselves.
+    """
 
     if not TYPE_CHECKING:
 
@@ -539,15 +548,15 @@ class OnlyAsyncWith:
 
 
 class ClientOwner:
-    """The client of one *user* (a producer, say): its own, which starts and closes with it, or a
-    shared one, which it leaves alone.
+    """Client of one *user* (a producer, say): its own, which starts and closes with it, or a shared
+    one, which it leaves alone.
     """
 
     def __init__(
         self, user: str, name_server: str, client: ClientConfig | ClientInstance | None
     ) -> None:
-        """*client*: a running client to share, or the settings of an own one (instead of
-        *name_server*). Raises InvalidOption for both.
+        """Own a new client, or use a shared one. *client*: a running client to share, or the
+        settings of an own one (instead of *name_server*). Raises InvalidOption for both.
         """
         if not isinstance(client, ClientConfig | ClientInstance | None):
             raise TypeError(f"client must be an ogive.ClientConfig, not {type(client).__name__}")
@@ -577,7 +586,7 @@ class ClientOwner:
 
     @property
     def client(self) -> ClientInstance:
-        """Raises IllegalStateError before the start."""
+        """Client to use. Raises IllegalStateError before the start."""
         if self._client is None:
             raise IllegalStateError(
                 f"the {self._user} is not started: start it, or use it in an `async with` block"
@@ -585,7 +594,7 @@ class ClientOwner:
         return self._client
 
     async def start(self) -> ClientInstance:
-        """Raises IllegalStateError the second time."""
+        """Start the own client. Raises IllegalStateError the second time."""
         if self._client is not None:
             raise IllegalStateError(f"this {self._user} was started before; make a new one")
         self._client = self._shared or ClientInstance(self._config)
@@ -594,6 +603,6 @@ class ClientOwner:
         return self._client
 
     async def close(self) -> None:
-        """Harmless when repeated."""
+        """Close the own client. Does nothing when repeated."""
         if self._client is not None and self._shared is None:
             await self._client.close()

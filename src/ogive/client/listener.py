@@ -42,7 +42,7 @@ Start = Literal["latest", "earliest"] | datetime
 
 
 def validate_start(start: Start, argument: str = "start") -> None:
-    """Raises InvalidOption, which names the *argument*."""
+    """Raise InvalidOption, which names the *argument*, for an invalid start."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise InvalidOption(f"{argument} needs a time zone: datetime(..., tzinfo=UTC)")
@@ -51,14 +51,14 @@ def validate_start(start: Start, argument: str = "start") -> None:
 
 
 def consume_from_where(start: Start) -> str:
-    """Java's name for it."""
+    """Return Java's name for *start*."""
     return {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}.get(
         str(start), "CONSUME_FROM_TIMESTAMP"
     )
 
 
 def _check_done(done: int) -> None:
-    """Raises TypeError, InvalidOption."""
+    """Raise TypeError or InvalidOption for an invalid *done*."""
     check_type("done", done, int, "int")
     if done < 0:
         raise InvalidOption(f"done is {done}: a batch has no fewer than 0 finished messages")
@@ -69,7 +69,8 @@ def _check_done(done: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Deliver again later. The first *done* messages of a batch count as finished.
+    """Result of a listener: deliver again later. The first *done* messages of a batch count as
+    finished.
 
     *delay_level* 0 lets the broker choose (longer each time), n >= 1 is its n-th delay, -1 means
     the dead-letter topic at once.
@@ -85,7 +86,8 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Orderly listeners: deliver the same message again after *seconds*; the queue waits.
+    """Result of an orderly listener: deliver the same message again after *seconds*; the queue
+    waits.
 
     *done* as in Later.
     """
@@ -103,7 +105,7 @@ class Suspend:
 @explains
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Returned by a listener to answer a request (``Producer.request``): *body* goes back to the
+    """Result of a listener that answers a request (``Producer.request``): *body* goes back to the
     sender, and the message is finished.
 
     For concurrent listeners without batches. Raises MessageIllegal for a reply that no broker would
@@ -119,13 +121,13 @@ class Reply:
         self.message("Reply")
 
     def message(self, topic: str) -> Message:
-        """The reply as a message to *topic*."""
+        """Return the reply as a message to *topic*."""
         return Message(topic, self.body, tag=self.tag, keys=self.keys, properties=self.properties)
 
 
 class OrderlyEnd(enum.Enum):
-    """Orderly listeners without auto_commit: what happens to the queue's messages since its last
-    commit, this one included.
+    """Result of an orderly listener without auto_commit: commit or roll back the queue's messages
+    since its last commit, this one included.
 
     Source: ConsumeOrderlyStatus.java, 5.3.
     """
@@ -145,7 +147,8 @@ ROLLBACK: Final = OrderlyEnd.ROLLBACK
 
 @explained
 def later(delay_level: int = 0, *, done: int = 0) -> Later:
-    """Returned by a listener: deliver again after the broker's *delay_level*-th delay.
+    """Return a result that has the message delivered again after the broker's *delay_level*-th
+    delay.
 
     0 is the usual delay for the number of tries so far. A level above the broker's last one is its
     last, so no message is lost. The first *done* messages of a batch are finished.
@@ -155,8 +158,8 @@ def later(delay_level: int = 0, *, done: int = 0) -> Later:
 
 @explained
 def suspend(seconds: float | None = None, *, done: int = 0) -> Suspend:
-    """Returned by an orderly listener: this message again after *seconds* (0.01 to 30; None: the
-    listener's suspend_s).
+    """Return a result of an orderly listener: this message again after *seconds* (0.01 to 30; None:
+    the listener's suspend_s).
     """
     return Suspend(seconds, done)
 
@@ -166,7 +169,7 @@ def suspend(seconds: float | None = None, *, done: int = 0) -> Suspend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """The settings of one listener, see ``listener``. Times are in seconds."""
+    """Settings of one listener, see ``listener``. Times are in seconds."""
 
     topic: str
     group: str  # consumerGroup
@@ -249,7 +252,7 @@ class ListenerConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener(Generic[Arguments, Answer]):
-    """A function and what it listens to.
+    """Function, and the settings of what it listens to.
 
     Calling it calls the function. As an annotation, plain ``Listener`` means any of them.
     """
@@ -271,8 +274,8 @@ AnyListener = Listener[..., Any]
 
 
 def decoded(listener: AnyListener) -> AnyListener:
-    """The same listener as a function of the message: with *as_* it reads the body first, and
-    raises BodyUnreadable where it cannot.
+    """Return the same listener as a function of the message: with *as_* it reads the body first,
+    and raises BodyUnreadable if it cannot.
     """
     as_, function = listener.config.as_, listener.function
     if as_ is None:
@@ -379,8 +382,8 @@ def listener(
 
 
 def _check_function(function: Callable[..., Any], name: str, most: int) -> None:
-    """Raises InvalidOption for what cannot be called with one argument, or up to *most*: the first
-    message would show it too late.
+    """Raise InvalidOption for a function that cannot be called with one argument, or up to *most*:
+    the first message would show it too late.
     """
     if not callable(function):
         raise InvalidOption(f"a listener is a function, and {name} is none")

@@ -1,4 +1,4 @@
-"""Asking any one of the name servers, and finding them by HTTP."""
+"""Requests to any one of the name servers, and their discovery by HTTP."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ _PASSING: Final = (
 
 
 class NameServers:
-    """Stays with the server that answered last.
+    """Name servers of one cluster. Requests stay with the one that answered last.
 
     When it does not answer, the others get their share of the call's time budget, and all of them
     are tried again until the budget is used up: a name server that is just starting is waited for.
@@ -62,7 +62,7 @@ class NameServers:
         return ";".join(self.addresses) or str(self._source)
 
     async def find(self, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-        """Fetch the list, where there is one to fetch.
+        """Fetch the list, if there is a URL to fetch it from.
 
         Raises NoNameServer; the addresses that are known stay then.
         """
@@ -85,7 +85,7 @@ class NameServers:
     async def ask(
         self, call: Callable[[str, float], Awaitable[T]], timeout_s: float, *, doubted: bool = False
     ) -> T:
-        """The result of ``call(address, timeout_s)`` from the first server that answers.
+        """Return the result of ``call(address, timeout_s)`` from the first server that answers.
 
         Raises NoNameServer, and what the answer says.
 
@@ -139,7 +139,7 @@ class NameServers:
 
 
 def _fetch(url: str, timeout_s: float) -> str:
-    """Raises OSError, ValueError."""
+    """Return the text behind the URL. Raises OSError, ValueError."""
     # here, because they cost more to import than all the rest of the client
     from urllib.error import HTTPError
     from urllib.request import urlopen

@@ -23,7 +23,7 @@ _SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 
 def validate_namespace(name: str | None) -> None:
-    """Raises InvalidOption."""
+    """Raise InvalidOption for an invalid namespace."""
     if name is not None and (
         not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum()
     ):
@@ -32,7 +32,7 @@ def validate_namespace(name: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """From names in the application to names on the wire (``wrap``), and back (``strip``).
+    """Mapping of names in the application to names on the wire (``wrap``), and back (``strip``).
 
     Without a name it leaves everything alone.
     """
@@ -43,8 +43,8 @@ class Namespace:
         return bool(self.name)
 
     def wrap(self, name: str) -> str:
-        """*name* is that of a topic or a group; the brokers' own stay as they are, retry and
-        dead-letter topics keep their prefix first.
+        """Return the name of a topic or group on the wire. The brokers' own stay as they are; retry
+        and dead-letter topics keep their prefix first.
         """
         kind, bare = _split(name)
         if not self.name or not bare or _is_system(bare) or bare.startswith(self.name + SEPARATOR):
@@ -74,7 +74,7 @@ class Namespace:
         )
 
     def strip_message(self, message: MessageExt) -> MessageExt:
-        """The message as the application knows it; the properties are as they were sent."""
+        """Return the message as the application knows it; the properties are as they were sent."""
         if not self.name:
             return message
         return replace(
@@ -83,7 +83,7 @@ class Namespace:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """(the prefix of a retry or dead-letter topic, the rest)."""
+    """Return the prefix of a retry or dead-letter topic, and the rest."""
     for kind in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(kind):
             return kind, name[len(kind) :]

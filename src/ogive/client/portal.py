@@ -1,5 +1,5 @@
-"""Calls asyncio from blocking code: one background thread with an event loop per process, started
-on first use.
+"""Calls of asyncio from blocking code: one background thread with an event loop per process,
+started on first use.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Waiter(Protocol):
 
 
 class Portal:
-    """Runs coroutines and short functions on its loop for other threads.
+    """Event loop in a thread, which runs coroutines and short functions for other threads.
 
     Belongs to the process that made it: a fork has none.
     """

@@ -1,4 +1,4 @@
-"""The producer: the public object over the engine in ``sending/publisher.py``, which describes
+"""Producer: the public object over the engine in ``sending/publisher.py``, which describes
 behaviour and differences from Java.
 
 Source: DefaultMQProducer.java, DefaultMQProducerImpl.java, 5.3.
@@ -53,7 +53,7 @@ HANDLE_WORDS: Final = 5
 
 @explains
 class Producer(OnlyAsyncWith, Generic[B]):
-    """Sends messages: ``async with Producer() as producer``.
+    """Producer of messages: ``async with Producer() as producer``.
 
     Bound to one event loop; many tasks may share it.
 
@@ -162,17 +162,17 @@ class Producer(OnlyAsyncWith, Generic[B]):
 
     @property
     def client(self) -> ClientInstance:
-        """Its connections and routes. Raises IllegalStateError before the start."""
+        """Connections and routes of the producer. Raises IllegalStateError before the start."""
         return self._owner.client
 
     @property
     def in_flight(self) -> int:
-        """Return the number of accepted messages without an outcome."""
+        """Number of accepted messages without an outcome."""
         return self._publisher.in_flight if self._publisher is not None else 0
 
     @property
     def publisher(self) -> Publisher:
-        """The engine, for the blocking facade.
+        """Engine, for the blocking facade.
 
         Raises IllegalStateError unless the producer runs.
         """
@@ -242,8 +242,8 @@ class Producer(OnlyAsyncWith, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Like ``send``, but only waits for room among the messages in flight; the future gets the
-        result.
+        """Send as ``send`` does, but only wait for room among the messages in flight; the future
+        gets the result.
 
         Messages of one queue are stored in the order in which they were submitted.
         """
@@ -283,7 +283,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Send without waiting for an answer: nothing tells whether the message arrived.
+        """Send without waiting for an answer: nothing reports if the message is lost.
 
         Raises only what goes wrong before it is sent.
         """
@@ -311,7 +311,8 @@ class Producer(OnlyAsyncWith, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> Transaction:
-        """A message that is delivered if the block completes, and discarded if it raises.
+        """Open a transaction: its message is delivered if the block completes, and discarded if it
+        raises.
 
         Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it
         tells the broker the decision, and raises nothing: if the broker cannot be reached or this
@@ -376,7 +377,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> MessageExt:
-        """Send a message and wait for its consumer's reply: that of a listener which returns
+        """Send a message and wait for the reply of its consumer, a listener that returns
         ``ogive.Reply``.
 
         *timeout_s* covers the whole call, from the route to the reply. Raises ReplyTimeout (perhaps
@@ -421,7 +422,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         await self.publisher.flush()
 
     def budget_s(self, timeout_s: float | None) -> float:
-        """The time that a send may take. Raises InvalidOption."""
+        """Return the time that a send may take. Raises InvalidOption."""
         return (
             self.config.send_timeout_s if timeout_s is None else check_time("timeout_s", timeout_s)
         )
@@ -471,5 +472,5 @@ def broker_of_handle(handle: str) -> str:
 
 
 def _results_of(result: SendResult) -> list[SendResult]:
-    """One for each message that went together."""
+    """Return a result for each message that went together."""
     return split_result(result, result.id.split(","))

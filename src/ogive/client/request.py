@@ -36,7 +36,7 @@ SHARE: Final = 0.25
 
 
 class Requester:
-    """Sends the requests of one producer, and waits for their replies."""
+    """Requests of one producer: sends them, and waits for their replies."""
 
     def __init__(self, client: ClientInstance, publisher: Publisher) -> None:
         self._client = client
@@ -49,7 +49,7 @@ class Requester:
         self._waiting: set[asyncio.Future[MessageExt]] = set()
 
     async def request(self, pending: PendingSend, timeout_s: float) -> MessageExt:
-        """The reply.
+        """Send a request, and return the reply.
 
         Raises ReplyTimeout, what a send raises, and IllegalStateError when the producer is closed
         meanwhile.
@@ -133,13 +133,15 @@ def _mark(pending: PendingSend, correlation_id: str, client_id: str, ttl_ms: int
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
-    """The caller hears of one error only, be it the send's, the reply's or another."""
+    """Mark the future's error as retrieved: the caller hears of one error only."""
     if not future.cancelled():
         future.exception()
 
 
 def _raise_if_not_stored(sent: asyncio.Future[SendResult]) -> None:
-    """A message that may be stored after all is waited for."""
+    """Raise the error of a send, unless the message may be stored after all: then its reply is
+    waited for.
+    """
     error = sent.exception() if sent.done() else None
     if error is not None and not (isinstance(error, OgiveError) and error.outcome_unknown):
         raise error

@@ -1,4 +1,4 @@
-"""The routes of the topics in use, as last told by the name servers.
+"""Routes of the topics in use, as the name servers reported them last.
 
 Source: MQClientInstance.java updateTopicRouteInfoFromNameServer, 5.3.
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class AskNameServer(Protocol):
-    """``ClientInstance.ask_name_server``."""
+    """Protocol of ``ClientInstance.ask_name_server``."""
 
     async def __call__(
         self,
@@ -52,7 +52,7 @@ class AskNameServer(Protocol):
 
 
 class RouteCache:
-    """The routes of one client. *timeout_s* is the time of a question whose caller sets none."""
+    """Routes of one client. *timeout_s* is the time of a question whose caller sets none."""
 
     def __init__(self, name_servers: NameServers, ask: AskNameServer, timeout_s: float) -> None:
         self._name_servers = name_servers
@@ -73,7 +73,7 @@ class RouteCache:
         return self._routes.get(topic) or await self.refresh(topic, timeout_s=timeout_s)
 
     def known(self, topic: str) -> TopicRouteData | None:
-        """The route in the table, if the topic is in use and its route is known."""
+        """Return the route in the table, if the topic is in use and its route is known."""
         return self._routes.get(topic)
 
     async def refresh(
@@ -193,7 +193,7 @@ class RouteCache:
     async def publish_queues(
         self, topic: str, *, timeout_s: float | None = None
     ) -> tuple[MessageQueue, ...]:
-        """Queues to send to.
+        """Return the queues to send to.
 
         Raises NoRoute, also where the topic lives but nothing may be written.
         """
@@ -219,13 +219,13 @@ class RouteCache:
     async def subscribe_queues(
         self, topic: str, *, timeout_s: float | None = None
     ) -> tuple[MessageQueue, ...]:
-        """Queues to read, sorted. Raises NoRoute."""
+        """Return the queues to read, sorted. Raises NoRoute."""
         return subscribe_queues(topic, await self.find(topic, timeout_s=timeout_s))
 
     # --- brokers ----------------------------------------------------------------------------------
 
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """``ip:port`` of exactly this broker. Raises NoRoute where no route in use names it."""
+        """Return ``ip:port`` of exactly this broker. Raises NoRoute if no route in use names it."""
         address = self.find_address(broker_name, broker_id)
         if address is None:
             raise NoRoute(
@@ -235,12 +235,12 @@ class RouteCache:
         return address
 
     def find_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The same without raising."""
+        """Return ``ip:port`` of exactly this broker, or None if no route in use names it."""
         return self.brokers.get(broker_name, {}).get(broker_id)
 
     def readable_broker(self, broker_name: str, preferred_id: int = MASTER_ID) -> tuple[str, int]:
-        """Address and id of the broker to read from: the preferred one, else the next slave, else
-        any. Raises NoRoute.
+        """Return address and id of the broker to read from: the preferred one, else the next slave,
+        else any. Raises NoRoute.
         """
         addresses = self.brokers.get(broker_name)
         if not addresses:
@@ -250,12 +250,12 @@ class RouteCache:
         return addresses[broker_id], broker_id
 
     def any_broker(self, route: TopicRouteData) -> str:
-        """A broker of the topic that knows its groups. Raises NoRoute."""
+        """Return a broker of the topic that knows its groups. Raises NoRoute."""
         return self.group_brokers(route)[0]
 
     def group_brokers(self, route: TopicRouteData) -> list[str]:
-        """The brokers of the topic that know its groups, in the route's order: the masters, or else
-        a slave of each. Raises NoRoute.
+        """Return the brokers of the topic that know its groups, in the route's order: the masters,
+        or else a slave of each. Raises NoRoute.
         """
         masters = [
             broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses

@@ -25,13 +25,13 @@ MAX_ROUTE_QUEUES: Final = 262_144
 
 
 class NotWritable(NoRoute):
-    """The topic exists, but its permissions forbid writing: there is no point in looking for
-    brokers that would create it.
+    """Error of a topic that exists, but whose permissions forbid writing: brokers that would create
+    it are not looked for.
     """
 
 
 def publish_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Queues to send to: writable, and their broker has a master.
+    """Return the queues to send to: writable, and their broker has a master.
 
     An order configuration names them itself, in its order.
 
@@ -48,7 +48,7 @@ def publish_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """Queues to read, sorted: readable; a slave alone is enough.
+    """Return the queues to read, sorted: readable; a slave alone is enough.
 
     Raises ProtocolError where there are too many.
     """
@@ -67,7 +67,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
 
 def _ordered_counts(conf: str) -> list[tuple[str, int]]:
-    """``broker-a:4;broker-b:4``; entries that are not of this form are skipped, as in Java."""
+    """Read ``broker-a:4;broker-b:4``; entries that are not of this form are skipped, as in Java."""
     entries = [entry.partition(":") for entry in conf.split(";")]
     return [
         (name, int(count))
@@ -86,7 +86,7 @@ def _queues(topic: str, counts: Sequence[tuple[str, int]]) -> tuple[MessageQueue
 
 
 def broker_addresses(routes: Iterable[TopicRouteData]) -> dict[str, dict[int, str]]:
-    """All brokers of all routes: name -> id -> ``ip:port``.
+    """Return all brokers of all routes: name -> id -> ``ip:port``.
 
     Of several routes that name a broker the last one counts.
     """
@@ -96,8 +96,8 @@ def broker_addresses(routes: Iterable[TopicRouteData]) -> dict[str, dict[int, st
 
 
 def auto_create_route(template: TopicRouteData, queues: int) -> TopicRouteData:
-    """The route that a topic will have once its first message makes a broker create it, from the
-    route of TBW102.
+    """Return the route that a topic will have once its first message makes a broker create it, from
+    the route of TBW102.
     """
     rows = tuple(
         replace(
@@ -119,7 +119,7 @@ def choose_queue(sharding_key: str, queues: Sequence[Q]) -> Q:
 
 
 def similar_topics(topic: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Names that *topic* may be a misspelling of, the likeliest first.
+    """Return names that *topic* may be a misspelling of, the likeliest first.
 
     The advice is worth half a second, however many there are.
     """

@@ -1,5 +1,5 @@
-"""From values to message bodies and back: JSON for dataclasses, pydantic models and msgspec
-structs, or any function.
+"""Conversion of values to message bodies and back: JSON for dataclasses, pydantic models and
+msgspec structs, or any function.
 
 Neither library is imported unless a class of it is given. A dataclass is read without help: its
 annotations may hold what ``_READERS`` names, other dataclasses, enums, Literal, unions, list,
@@ -103,7 +103,7 @@ def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:
 
 
 def reader(as_: As[T]) -> Callable[[bytes], T]:
-    """The function that reads bodies as *as_*, and raises BodyUnreadable.
+    """Return the function that reads bodies as *as_*, and raises BodyUnreadable.
 
     Raises InvalidOption for an unsupported *as_*.
     """
@@ -198,7 +198,7 @@ _READERS: Final[Mapping[Any, Read]] = {
 
 
 def _json_reader(kind: Any, known: dict[type, Read]) -> Read:
-    """*known*: dataclasses that are being read.
+    """Return the function that reads JSON as *kind*. *known*: dataclasses that are being read.
 
     Raises InvalidOption for an annotation that it does not know.
     """

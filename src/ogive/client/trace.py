@@ -51,14 +51,14 @@ _numbers: Final = itertools.count()
 
 
 class Tracer:
-    """Collects the records of one producer or consumer group, and sends them. ``add`` may be called
-    on any thread.
+    """Collector of the trace records of one producer or consumer group, which sends them. ``add``
+    may be called on any thread.
     """
 
     def __init__(
         self, client: ClientInstance, group: str, side: str, *, flush_s: float = FLUSH_S
     ) -> None:
-        """*side*: PRODUCE or CONSUME."""
+        """Make a tracer of one *side*: PRODUCE or CONSUME."""
         self._client = client
         self._flush_s = flush_s
         self._loop = asyncio.get_running_loop()
@@ -140,7 +140,7 @@ class Tracer:
                 future.set_exception(exc)
 
     def _told(self, future: asyncio.Future[SendResult]) -> None:
-        """Once per outage."""
+        """Log lost traces, once per outage."""
         error = future.exception()
         if error is not None:
             log.log(
@@ -158,7 +158,7 @@ class Tracer:
 def record_sent(
     tracer: Tracer, pending: PendingSend, results: Sequence[SendResult], group: str
 ) -> None:
-    """*results*: one for each message of *pending*."""
+    """Record the *results* of a send, one for each message of *pending*."""
     answer = pending.answer
     if not isinstance(answer, RemotingCommand) or pending.topic == TRACE_TOPIC:
         return
@@ -200,18 +200,23 @@ def _kind(properties: dict[str, str]) -> MessageKind:
 
 
 class ConsumeObserver(Protocol):
-    """Hears of each call of a listener, on whatever thread it runs. Must not raise or block."""
+    """Observer of each call of a listener, on whatever thread it runs. It must not raise or
+    block.
+    """
 
     def begun(self, messages: Sequence[MessageExt]) -> Any:
-        """Whatever it returns is handed to ``ended``."""
+        """Observe the begin of a call. The return value is handed to ``ended``."""
         ...
 
     def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
-        """The first *done* messages are finished, the others have failed."""
+        """Observe the end of a call: the first *done* messages are finished, the others have
+        failed.
+        """
         ...
 
     def expired(self, messages: Sequence[MessageExt]) -> None:
-        """Their call runs for longer than the consume timeout, and they have failed.
+        """Observe that a call runs for longer than the consume timeout, so its messages have
+        failed.
 
         It ends later, or never.
         """
@@ -219,10 +224,10 @@ class ConsumeObserver(Protocol):
 
 
 class ConsumeTrace:
-    """Records the calls of one group's listeners."""
+    """Trace of the calls of one group's listeners."""
 
     def __init__(self, tracer: Tracer, group: str, timeouts_s: Mapping[str, float]) -> None:
-        """*timeouts_s*: how long a call may take, by topic."""
+        """Make a trace. *timeouts_s*: the time that a call may take, by topic."""
         self._tracer = tracer
         self._group = group
         self._timeouts_s = timeouts_s
@@ -231,7 +236,7 @@ class ConsumeTrace:
         self._lock = threading.Lock()
 
     def begun(self, messages: Sequence[MessageExt]) -> tuple[str, float]:
-        """The id that joins both records, and when the call began."""
+        """Record the begin of a call. Return the id that joins both records, and the time."""
         # first: what the recording takes is the call's time to its worker, too
         since, now = time.monotonic(), time.time()
         with self._lock:
@@ -274,7 +279,7 @@ class ConsumeTrace:
                 )
 
     def expired(self, messages: Sequence[MessageExt]) -> None:
-        """The record is written at the end of the call."""
+        """Do nothing: the record is written at the end of the call."""
 
 
 def _is_traced(message: MessageExt) -> bool:

@@ -39,7 +39,7 @@ class CallEnd(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EncodedTrace:
-    """*keys* are what the record is found by: the message's id and its own keys."""
+    """Trace record as text, and the keys to find it by: the message's id and its own keys."""
 
     keys: tuple[str, ...]
     text: str
@@ -58,7 +58,7 @@ def sent(
     kind: MessageKind,
     result: SendResult,
 ) -> EncodedTrace:
-    """Pub: a message was stored."""
+    """Return a record of type Pub: a message was stored."""
     stored_ok = result.status is SendStatus.SEND_OK
     return _record(
         (result.id, *keys),
@@ -80,7 +80,7 @@ def sent(
 
 
 def begun(message: MessageExt, *, timestamp_ms: int, group: str, request_id: str) -> EncodedTrace:
-    """SubBefore: a listener gets the message."""
+    """Return a record of type SubBefore: a listener gets the message."""
     region = message.properties.get(PropertyName.MSG_REGION)
     return _record(
         (message.id, *message.keys),
@@ -105,7 +105,9 @@ def ended(
     success: bool,
     end: CallEnd,
 ) -> EncodedTrace:
-    """SubAfter: the call is over. One that succeeded too late is a success that timed out."""
+    """Return a record of type SubAfter: the call is over. One that succeeded too late is a success
+    that timed out.
+    """
     return _record(
         (message.id, *message.keys),
         "SubAfter",

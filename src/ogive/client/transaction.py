@@ -1,5 +1,5 @@
-"""Transactional messages: a message is stored where nobody sees it, and delivered once the sender's
-own transaction is through.
+"""Transactional messages: a message is stored hidden, and delivered once the sender's own
+transaction has committed.
 
 Source: DefaultMQProducerImpl.java (sendMessageInTransaction, checkTransactionState),
 ClientRemotingProcessor.java, 5.3.
@@ -67,7 +67,9 @@ _NOBODY_GETS_IT: Final = (
 
 @explains
 class Transaction(OnlyAsyncWith):
-    """``async with producer.transaction(topic, body) as transaction``. For one block."""
+    """Transaction for one block: ``async with producer.transaction(topic, body) as
+    transaction``.
+    """
 
     def __init__(
         self, client: ClientInstance, publisher: Publisher, pending: PendingSend, timeout_s: float
@@ -92,7 +94,7 @@ class Transaction(OnlyAsyncWith):
 
     @property
     def id(self) -> str:
-        """The message's unique key. Raises IllegalStateError before the block is entered."""
+        """Unique key of the message. Raises IllegalStateError before the block is entered."""
         return self._stored.id
 
     @property
@@ -221,8 +223,8 @@ class _Question:
 
 
 class CheckService:
-    """Calls *check* for each question about the producer's group: a plain function in threads, an
-    ``async def`` on the loop.
+    """Service that calls *check* for each question about the producer's group: a plain function in
+    threads, an ``async def`` on the loop.
     """
 
     def __init__(self, client: ClientInstance, check: Check, config: ProducerConfig) -> None:
@@ -234,7 +236,7 @@ class CheckService:
     def asked(
         self, connection: Connection, header: CheckTransactionStateRequest, message: MessageExt
     ) -> None:
-        """Returns at once; the answer goes to the broker later."""
+        """Queue a question, and return at once; the answer goes to the broker later."""
         if (
             self._waiting >= self._config.max_checks_waiting
             or self._waiting_bytes > MAX_CHECKED_BYTES

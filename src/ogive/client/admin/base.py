@@ -44,7 +44,7 @@ _NAME_FIELDS: Final = frozenset({"name", "topic", "group", "groups", "subscripti
 
 
 def bordered(cls: C) -> C:
-    """*cls*, with a border around each of its public coroutines."""
+    """Put a border around each public coroutine of *cls*. Return *cls*."""
     for name, method in inspect.getmembers(cls, inspect.iscoroutinefunction):
         if not name.startswith("_") and name not in ("start", "close"):
             setattr(cls, name, _border(method))
@@ -80,7 +80,7 @@ def _border(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wrapped(name: str, value: Any, namespace: Namespace) -> Any:
-    """An argument as the wire knows it."""
+    """Return an argument as the wire knows it."""
     if isinstance(value, MessageQueue):
         return namespace.wrap_queue(value)
     if isinstance(value, Mapping):
@@ -101,7 +101,7 @@ def _is_ours(row: Any, namespace: Namespace) -> bool:
 
 
 def stripped(value: Any, namespace: Namespace) -> Any:
-    """A result as the application knows it."""
+    """Return a result as the application knows it."""
     if isinstance(value, MessageQueue):
         return namespace.strip_queue(value)
     if isinstance(value, MessageExt):
@@ -170,16 +170,16 @@ class AdminBase(OnlyAsyncWith):
 
     @property
     def client(self) -> ClientInstance:
-        """The connections and routes that this object uses."""
+        """Connections and routes that this object uses."""
         return self._owner.client
 
     @property
     def _namespace(self) -> Namespace:
-        """Names go in and come out without it."""
+        """Namespace that names in the application lack."""
         return self._owner.namespace
 
     async def cluster_info(self) -> ClusterInfo:
-        """The clusters and brokers that the name server knows."""
+        """Return the clusters and brokers that the name server knows."""
         return await self.client.ask_name_server(rpc.get_cluster_info)
 
     # --- who to ask -------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class AdminBase(OnlyAsyncWith):
         return self.client.config.request_timeout_s
 
     async def _masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Broker name to address.
+        """Return the addresses of all masters of a cluster (default: of all) by broker name.
 
         Raises NoRoute where there is none, InvalidOption for an unknown cluster.
         """
@@ -210,7 +210,7 @@ class AdminBase(OnlyAsyncWith):
         return masters
 
     async def _topic_kinds(self) -> dict[str, TopicKind]:
-        """Every topic that the name server knows.
+        """Return every topic that the name server knows, with its kind.
 
         Apache's brokers register the names of clusters and brokers as topics, too.
         """
@@ -219,16 +219,18 @@ class AdminBase(OnlyAsyncWith):
         return {name: "system" if name in own else topic_kind(name) for name in names}
 
     async def _route(self, topic: str) -> TopicRouteData:
-        """Not through the cache: a list of all topics must not fill it."""
+        """Return the route, not through the cache: a list of all topics must not fill it."""
         return await self.client.ask_name_server(rpc.get_route, topic)
 
     async def _topic_masters(self, topic: str) -> dict[str, str]:
-        """Broker name to address. Raises NoRoute, with advice."""
+        """Return the addresses of the topic's masters by broker name. Raises NoRoute, with
+        advice.
+        """
         return master_addresses(await self.client.routes.refresh(topic))
 
     async def _group_masters(self, group: str, topic: str | None = None) -> dict[str, str]:
-        """Brokers that know the group: those of its retry topic; all of them where that has no
-        route.
+        """Return the brokers that know the group: those of its retry topic; all of them if that has
+        no route.
         """
         try:
             return master_addresses(await self._route(topic or retry_topic(group)))
@@ -264,7 +266,7 @@ class AdminBase(OnlyAsyncWith):
 
 
 def master_addresses(route: TopicRouteData) -> dict[str, str]:
-    """Broker name to address."""
+    """Return the address of each broker's master by broker name."""
     return {
         broker.broker_name: broker.addresses[MASTER_ID]
         for broker in route.brokers
@@ -273,7 +275,7 @@ def master_addresses(route: TopicRouteData) -> dict[str, str]:
 
 
 def master_of(queue: MessageQueue, masters: dict[str, str]) -> str:
-    """Raises NoRoute."""
+    """Return the address of the master of *queue*. Raises NoRoute."""
     if queue.broker_name not in masters:
         raise NoRoute(
             f'broker "{queue.broker_name}" of {queue.topic} has no master now: its offsets cannot '

@@ -176,7 +176,7 @@ class GroupCalls(AdminBase):
         await each((address for _, address, _ in tables), delete)
 
     async def groups(self, *, system: bool = False) -> list[GroupSummary]:
-        """All consumer groups, by name; *system* includes the brokers' own."""
+        """Return all consumer groups, by name; *system* includes the brokers' own."""
         rows: dict[str, list[tuple[str, SubscriptionGroupConfig]]] = {}
         for broker, _, table in await self._group_tables():
             for name, config in table.items():
@@ -235,7 +235,7 @@ class GroupCalls(AdminBase):
         )
 
     async def members(self, group: str) -> ConsumerConnection | None:
-        """The members online now and their subscriptions; None if there are none.
+        """Return the members online now and their subscriptions; None if there are none.
 
         Raises GroupNotExist, which names similar groups.
         """
@@ -251,7 +251,7 @@ class GroupCalls(AdminBase):
         return None
 
     async def producers(self, group: str) -> list[Member]:
-        """The producers of the group that are online now."""
+        """Return the producers of the group that are online now."""
         validate_group(group)
         found: dict[str, Member] = {}
         for address in (await self._masters()).values():
@@ -318,7 +318,7 @@ class GroupCalls(AdminBase):
         ]
 
     async def _lag(self, group: str, topic: str | None) -> list[QueueLag]:
-        """Raises GroupNotExist."""
+        """Return the lag in each queue. Raises GroupNotExist."""
         validate_group(group)
         rows, _ = await self._progress(group, topic)
         if not rows:
@@ -415,7 +415,7 @@ class GroupCalls(AdminBase):
         return sorted(rows, key=lambda row: row.queue), rate
 
     async def _connections(self, group: str) -> list[tuple[str, ConsumerConnection]]:
-        """The group's members at each broker where it has any, with the broker's address."""
+        """Return the group's members at each broker where it has any, with the broker's address."""
         online: list[tuple[str, ConsumerConnection]] = []
         for address in (await self._group_masters(group)).values():
             try:
@@ -462,7 +462,7 @@ class GroupCalls(AdminBase):
 
 
 def _settings(config: dict[str, Any]) -> dict[str, SettingValue | None]:
-    """As ``update_group`` names them."""
+    """Return the settings as ``update_group`` names them."""
     read = SubscriptionGroupConfig.from_json(config)
     return {
         "retry_queues": read.retry_queues,

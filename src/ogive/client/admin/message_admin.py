@@ -1,4 +1,4 @@
-"""Finding messages: by id, key, place and time; traces; dead letters."""
+"""Search for messages by id, key, place and time; traces; dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -90,8 +90,8 @@ def check_period(begin_ms: int, end_ms: int) -> None:
 
 class MessageCalls(AdminBase):
     async def message(self, message_id: str, *, topic: str | None = None) -> MessageExt:
-        """The message with this id, either the broker's (``offset_id``) or the unique key from its
-        producer (``id``).
+        """Return the message with this id, either the broker's (``offset_id``) or the unique key
+        from its producer (``id``).
 
         A unique key is looked up in the brokers' index, in *topic* or in all topics of
         applications. Raises QueryNotFound, and NotSupported if a broker keeps no index.
@@ -137,7 +137,7 @@ class MessageCalls(AdminBase):
         )
 
     async def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
-        """The message at this offset of the queue.
+        """Return the message at this offset of the queue.
 
         Raises QueryNotFound, which names the offsets that the queue has.
         """
@@ -164,8 +164,8 @@ class MessageCalls(AdminBase):
         end: datetime | None = None,
         limit: int = 64,
     ) -> list[MessageExt]:
-        """Messages stored from *start* until before *end*, oldest first: all, or those with
-        *key*.
+        """Return the messages stored from *start* until before *end*, oldest first: all, or those
+        with *key*.
 
         A *key* is looked up in the brokers' index, which finds at most 64 per broker. Raises
         NoRoute, and NotSupported if a broker keeps no index.
@@ -431,7 +431,7 @@ class MessageCalls(AdminBase):
         ]
 
     async def _known_route(self, topic: str) -> TopicRouteData:
-        """Raises NoRoute, with the names that are similar."""
+        """Return the topic's route. Raises NoRoute, with the names that are similar."""
         try:
             return await self._route(topic)
         except TopicNotExist:
@@ -454,8 +454,8 @@ def _place(listed: str) -> tuple[str | None, int] | None:
 
 
 def _for_another_try(message: MessageExt) -> dict[str, str]:
-    """The properties of a dead letter, as its group's retry topic holds them: the first topic and
-    id are those of the first delivery.
+    """Return the properties of a dead letter, as its group's retry topic holds them: the first
+    topic and id are those of the first delivery.
     """
     kept = {
         name: value for name, value in message.properties.items() if name not in _OF_ONE_DELIVERY

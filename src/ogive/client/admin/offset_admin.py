@@ -1,4 +1,4 @@
-"""The progress of groups: looking at it, and changing it.
+"""Progress of groups: reading it, and changing it.
 
 A broker of 5.x moves a group, whoever is online: it sets the offset and tells the member at its
 next pull (useServerSideResetOffset, on by default). At others the offsets of a group without
@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """A topic's queues, and the masters that hold them by broker name."""
+    """Queues of a topic, and the masters that hold them by broker name."""
 
     topic: str
     queues: tuple[MessageQueue, ...]
@@ -42,8 +42,8 @@ class _Places:
 
 class OffsetCalls(AdminBase):
     async def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:
-        """For each queue, the offset of the first message stored at or after *at*; the queue's end
-        if there is none. Raises NoRoute.
+        """Return for each queue the offset of the first message stored at or after *at*; the
+        queue's end if there is none. Raises NoRoute.
         """
         validate_topic(topic)
         return await self._targets(await self._places(topic), at)
@@ -164,7 +164,7 @@ class OffsetCalls(AdminBase):
     async def _committed(
         self, group: str, places: _Places, queues: Iterable[MessageQueue]
     ) -> list[int | None]:
-        """In the order of the queues."""
+        """Return the committed offsets in the order of the queues."""
 
         async def position(queue: MessageQueue) -> int | None:
             return await rpc.query_consumer_offset(
@@ -183,7 +183,7 @@ class OffsetCalls(AdminBase):
     async def _carry_out(
         self, group: str, places: _Places, plan: list[OffsetReset], to: ResetTarget
     ) -> None:
-        """Every broker's way is known before the first offset moves."""
+        """Move the group. Find out how at every broker before the first offset moves."""
         by_address: dict[str, list[OffsetReset]] = {}
         for row in plan:
             by_address.setdefault(places.master(row.queue), []).append(row)
@@ -203,7 +203,7 @@ class OffsetCalls(AdminBase):
         group: str,
         rows: list[OffsetReset],
     ) -> None:
-        """Raises GroupNotExist, saying how to create the group.
+        """Move the offsets at one broker. Raises GroupNotExist, saying how to create the group.
 
         The first offset goes alone: each of several first ones at once would make Apache's broker
         create the group's table for the topic anew, and lose the others (see RemoteOffsetStore).

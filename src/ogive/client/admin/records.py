@@ -58,7 +58,7 @@ def how_consumed(message_model: str, consume_type: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """A topic and the brokers that hold it; the counts are of all brokers together."""
+    """Topic, and the brokers that hold it; the counts are of all brokers together."""
 
     name: str
     brokers: tuple[str, ...]
@@ -69,7 +69,7 @@ class TopicSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTopic:
-    """A topic's settings at one broker. *address* is the master's."""
+    """Settings of a topic at one broker. *address* is the master's."""
 
     broker: str
     cluster: str
@@ -102,7 +102,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """The messages in one queue: from *min_offset* until before *max_offset*.
+    """Messages in one queue: from *min_offset* until before *max_offset*.
 
     *last_stored_ms* is None for an empty queue.
     """
@@ -146,7 +146,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSummary:
-    """A consumer group as the brokers hold it."""
+    """Consumer group, as the brokers hold it."""
 
     name: str
     brokers: tuple[str, ...]
@@ -195,7 +195,7 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """The change of a group's offset in one queue. *before* is None if it had none."""
+    """Change of a group's offset in one queue. *before* is None if it had none."""
 
     queue: MessageQueue
     before: int | None
@@ -230,7 +230,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class UserRow:
-    """A user of brokers with access control."""
+    """User of brokers with access control."""
 
     name: str
     super_user: bool
@@ -266,7 +266,9 @@ def setting_changes(
 def refusal(
     kind: Literal["topic", "group"], name: str, changes: Sequence[SettingChange]
 ) -> InvalidOption:
-    """For a ``create_...`` that would overwrite the settings at the first broker of *changes*."""
+    """Return the error of a ``create_...`` that would overwrite the settings at the first broker of
+    *changes*.
+    """
     broker = changes[0].broker
     known = ", ".join(
         f"{row.setting.replace('_', ' ')} {_word(row.before)}"

@@ -164,8 +164,8 @@ class TopicCalls(AdminBase):
     async def _wait_for_route(
         self, topic: str, brokers: int, shown: Callable[[QueueData], bool]
     ) -> None:
-        """Brokers tell their name servers before they answer, but not in every release before these
-        act on it.
+        """Wait until all *brokers* are shown: not every release of a name server acts on a
+        registration before it answers.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -203,7 +203,7 @@ class TopicCalls(AdminBase):
             )
 
     async def topics(self, *, system: bool = False) -> list[TopicSummary]:
-        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter
+        """Return all topics, by name; *system* includes the brokers' own, and retry and dead-letter
         topics.
         """
         kinds = await self._topic_kinds()
@@ -262,7 +262,9 @@ class TopicCalls(AdminBase):
         )
 
     async def _config(self, address: str, topic: str) -> TopicConfig:
-        """Raises TopicNotExist. Brokers of 4.x show all topics or none."""
+        """Return the topic's settings at one broker. Raises TopicNotExist. Brokers of 4.x show all
+        topics or none.
+        """
         try:
             return await rpc.topic_config(
                 self.client.pool, address, topic, timeout_s=self._timeout_s
@@ -276,11 +278,11 @@ class TopicCalls(AdminBase):
         return table[topic]
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The topic's brokers and queues, fresh from the name server. Raises NoRoute."""
+        """Return the topic's brokers and queues, fresh from the name server. Raises NoRoute."""
         return await self.client.routes.refresh(topic)
 
     async def offsets(self, topic: str) -> list[QueueOffsets]:
-        """The offsets in each queue of the topic. Raises NoRoute."""
+        """Return the offsets in each queue of the topic. Raises NoRoute."""
         rows: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._topic_masters(topic)).values():
             rows |= await rpc.topic_stats(
@@ -338,8 +340,8 @@ class TopicCalls(AdminBase):
         return [*await each(rows, status), *lost]
 
     async def delay_levels(self, topic: str) -> DelayLevels:
-        """The delay levels for messages to *topic*; if its brokers differ, those of the one with
-        the fewest.
+        """Return the delay levels for messages to *topic*; if its brokers differ, those of the one
+        with the fewest.
 
         Raises BrokerError if a broker does not show its settings.
         """
@@ -370,7 +372,7 @@ def _check_settings(
 
 
 def _settings(config: TopicConfig) -> dict[str, SettingValue | None]:
-    """As ``update_topic`` names them."""
+    """Return the settings as ``update_topic`` names them."""
     return {
         "read_queues": config.read_queues,
         "write_queues": config.write_queues,
@@ -383,7 +385,7 @@ def _settings(config: TopicConfig) -> dict[str, SettingValue | None]:
 
 
 def _changed(known: TopicConfig, changes: Mapping[str, SettingValue]) -> TopicConfig:
-    """*changes* as ``update_topic`` names them.
+    """Return *known* with *changes*, which have the names of ``update_topic``.
 
     Of the attributes only what changes: some are fixed at creation.
     """
@@ -397,14 +399,16 @@ def _changed(known: TopicConfig, changes: Mapping[str, SettingValue]) -> TopicCo
 
 
 def permission(perm: int) -> str:
-    """A key of PERMISSIONS, or nothing."""
+    """Return a key of PERMISSIONS, or nothing."""
     return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
 
 
 def broker_status(
     name: str, cluster: str, broker_id: int, address: str, figures: dict[str, str]
 ) -> BrokerStatus:
-    """None for figures that a release does not report, or not as a number."""
+    """Return a broker's status, with None for figures that a release does not report, or not as a
+    number.
+    """
     oldest = _int(figures, "earliestMessageTimeStamp")
     return BrokerStatus(
         name=name,
@@ -424,7 +428,7 @@ def broker_status(
 
 
 def _version(figures: dict[str, str]) -> str | None:
-    """``5.5.0`` for V5_5_0; not every release reports the number behind the name.
+    """Return ``5.5.0`` for V5_5_0; not every release reports the number behind the name.
 
     Ours has one of its own beside that of its protocol.
     """
@@ -440,7 +444,7 @@ def _int(figures: dict[str, str], name: str) -> int | None:
 
 
 def _float(figures: dict[str, str], name: str) -> float | None:
-    """The first of several figures: rates are given over 10 s, 1 min and 10 min."""
+    """Return the first of several figures: rates are given over 10 s, 1 min and 10 min."""
     try:
         return float(figures.get(name, "").split()[0])
     except (IndexError, ValueError):

@@ -68,7 +68,7 @@ class AccessCalls(AdminBase):
             await rpc.delete_user(self.client.pool, address, name, timeout_s=self._timeout_s)
 
     async def users(self) -> list[UserRow]:
-        """The users of all brokers, by name."""
+        """Return the users of all brokers, by name."""
         answers = await each(
             (await self._masters()).values(),
             lambda address: rpc.list_users(self.client.pool, address, timeout_s=self._timeout_s),
@@ -130,7 +130,7 @@ class AccessCalls(AdminBase):
             )
 
     async def access_rules(self) -> list[AccessRule]:
-        """All rules, as the brokers know them, by user."""
+        """Return all rules, as the brokers know them, by user."""
         answers = await each(
             (await self._masters()).values(),
             lambda address: rpc.list_acls(self.client.pool, address, timeout_s=self._timeout_s),

@@ -19,7 +19,7 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQu
 
 
 def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-    """Neighbouring queues, the first members take one more where the division leaves a rest.
+    """Give neighbouring queues; the first members take one more if the division leaves a rest.
 
     Java's default (AVG).
     """
@@ -32,13 +32,13 @@ def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> 
 def average_by_circle(
     queues: Sequence[MessageQueue], members: Sequence[str], me: str
 ) -> list[MessageQueue]:
-    """Queues dealt out one by one (AVG_BY_CIRCLE)."""
+    """Deal the queues out one by one (AVG_BY_CIRCLE)."""
     return list(queues[members.index(me) :: len(members)])
 
 
 def consistent_hash(virtual_nodes: int = 10) -> Strategy:
-    """A ring with *virtual_nodes* points for each member: a member that comes or goes moves few
-    queues (CONSISTENT_HASH).
+    """Divide by a ring with *virtual_nodes* points for each member: a member that comes or goes
+    moves few queues (CONSISTENT_HASH).
     """
     if virtual_nodes < 1:
         raise InvalidOption("a ring needs at least one virtual node for each member")
@@ -61,8 +61,8 @@ def consistent_hash(virtual_nodes: int = 10) -> Strategy:
 
 
 def by_config(mine: Iterable[MessageQueue]) -> Strategy:
-    """Exactly the queues in *mine*, whoever else is a member; the other members must be configured
-    not to take them (CONFIG).
+    """Take exactly the queues in *mine*, whoever else is a member; the other members must be
+    configured not to take them (CONFIG).
 
     Differs from Java: queues that the topic does not have are ignored, and *mine* may have queues
     of several topics.
@@ -72,7 +72,7 @@ def by_config(mine: Iterable[MessageQueue]) -> Strategy:
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """Only queues of brokers named ``room@broker`` with a room of *rooms*; the queues of other
+    """Take only queues of brokers named ``room@broker`` with a room of *rooms*; the queues of other
     rooms are not consumed (MACHINE_ROOM).
     """
 
@@ -92,8 +92,8 @@ def machine_room_nearby(
     room_of_queue: Callable[[MessageQueue], str],
     room_of_member: Callable[[str], str],
 ) -> Strategy:
-    """Queues of my room are shared by *inner* within the room; queues of rooms without a member, by
-    all (MACHINE_ROOM_NEARBY).
+    """Divide the queues of a room by *inner* among its members; queues of rooms without a member,
+    among all (MACHINE_ROOM_NEARBY).
     """
 
     def allocate(

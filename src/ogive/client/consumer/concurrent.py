@@ -46,7 +46,7 @@ Batch = tuple[ProcessQueue, list[MessageExt]]
 
 
 class NotBegun(enum.Enum):
-    """The queue was given up before the listener was called."""
+    """Outcome of a message whose queue was given up before the listener was called."""
 
     NOT_BEGUN = enum.auto()
 
@@ -57,7 +57,7 @@ Result = Verdict | NotBegun
 
 @dataclass(slots=True)
 class QueueResults:
-    """The results of one queue since the loop last looked."""
+    """Results of one queue since the loop last looked."""
 
     done: list[int] = field(default_factory=list)  # offsets
     # finished once their reply is out
@@ -68,7 +68,7 @@ class QueueResults:
 
 
 class ConcurrentService:
-    """Calls one concurrent listener."""
+    """Calls of one concurrent listener."""
 
     def __init__(self, group: MemberContext, listener: AnyListener, config: ConsumerConfig) -> None:
         self._group = group
@@ -186,7 +186,7 @@ class ConcurrentService:
             self._failed_messages.give(process_queue, message, failure.delay_level, failure.why)
 
     async def expire(self) -> None:
-        """Send back what has run for too long."""
+        """Send back the messages whose calls have run for too long."""
         begun_before = self._loop.time() - self._timeout_s
         for begun, (process_queue, messages) in self._workers.running():
             if begun >= begun_before or process_queue.dropped:

@@ -1,4 +1,5 @@
-"""A pulled message whose body does not match its checksum, and bytes that are no message at all.
+"""Handling of damage: messages whose body does not match its checksum, and bytes that are no
+message.
 
 Behaviour of a message with a wrong body
 - It is not delivered, and not copied to any other topic: the copy would get a valid checksum, and
@@ -66,11 +67,11 @@ class CorruptMessages:
         return max_messages if self._most is None else min(self._most, max_messages)
 
     def was_right(self) -> None:
-        """Note a pull that brought nothing damaged."""
+        """Record a pull that brought nothing damaged."""
         self._most, self._count, self._last, self.stuck_at = None, 0, (), None
 
     def after(self, asked: int, failure: DamagedMessage | NoRecord, now: float) -> int | None:
-        """Note and log what a pull at *asked* brought.
+        """Record and log what a pull at *asked* brought.
 
         Return the offset at which the queue continues, or None: pull again after ``pause_s``.
         """
@@ -116,7 +117,7 @@ class CorruptMessages:
 
 
 def no_way_on(queue: MessageQueue, at: int, group: MemberContext) -> str:
-    """Return the text for operators."""
+    """Return the log text for a queue that is stuck."""
     if group.name == TOOLS_GROUP:
         way = f"seek to {at + 1}, or further on"
     elif group.broadcast:
@@ -136,7 +137,7 @@ def no_way_on(queue: MessageQueue, at: int, group: MemberContext) -> str:
 
 
 def skipped(queue: MessageQueue, asked: int, damaged: DamagedMessage, group: str) -> str:
-    """Return the text for operators."""
+    """Return the log text for a damaged message that is skipped."""
     place = damaged.queue_offset if asked <= damaged.queue_offset < damaged.next_offset else asked
     return (
         f"{queue}/{place} is damaged in its broker's store, and {group} goes on without it: "

@@ -41,7 +41,7 @@ class Receiver(Protocol):
 
 
 class ConsumeService(Receiver, Protocol):
-    """Brings the messages of process queues to one listener."""
+    """Protocol of a service that brings the messages of process queues to one listener."""
 
     def start(self) -> None: ...
 
@@ -51,7 +51,7 @@ class ConsumeService(Receiver, Protocol):
 
 
 class TopicDelivery:
-    """The services of one member by topic; itself a service of all its topics.
+    """Services of one member by topic; itself a service of all its topics.
 
     Messages that are rejected go by the rules of *listener*.
     """

@@ -21,8 +21,8 @@ _OTHER_SEPARATORS: Final = re.compile(r"\s*[,;]\s*|\s+or\s+", re.IGNORECASE)
 
 
 def validate_filter(tags: str, sql: str | None) -> None:
-    """Raises InvalidOption for both at once, or for tags that are none; InvalidExpression for SQL
-    that no broker would take.
+    """Check a filter. Raises InvalidOption for tags and SQL at once, or for invalid tags;
+    InvalidExpression for SQL that no broker would accept.
     """
     parse_tags(tags)
     if sql is not None:
@@ -37,8 +37,8 @@ def validate_filter(tags: str, sql: str | None) -> None:
 
 
 def warn_of_tags(tags: str) -> None:
-    """A tag may hold a comma; usually several tags were meant, and the group would pass over all of
-    their messages. Takes what is valid.
+    """Warn of a valid tag that holds a separator: usually several tags were meant, and the group
+    would skip all of their messages.
     """
     for tag in parse_tags(tags):
         several = [word for word in _OTHER_SEPARATORS.split(tag) if word]
@@ -52,7 +52,7 @@ def warn_of_tags(tags: str) -> None:
 
 
 def subscription(topic: str, tags: str, sql: str | None, version: int) -> SubscriptionData:
-    """The same, as brokers read it."""
+    """Return the filter as brokers read it."""
     return (
         SubscriptionData.of_tags(topic, tags, version)
         if sql is None

@@ -1,4 +1,4 @@
-"""The RPCs of one consumer group, addressed by queue: broker, time budget, and a fresh route if an
+"""RPCs of one consumer group, addressed by queue: broker, time budget, and a fresh route if an
 error asks for it.
 """
 
@@ -59,7 +59,9 @@ _MAX_COPY_BYTES: Final = MAX_FRAME_BYTES - 128 * 1024
 
 
 class GroupClient:
-    """Every method raises OgiveError when the broker could not be asked or refused."""
+    """RPCs of one consumer group. Every method raises OgiveError if the broker cannot be asked or
+    refuses.
+    """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
@@ -91,7 +93,7 @@ class GroupClient:
     # --- members and locks ------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The readable queues of *topic*, sorted. Raises NoRoute."""
+        """Return the readable queues of *topic*, sorted. Raises NoRoute."""
         return await self._instance.routes.subscribe_queues(topic)
 
     async def members(self, topic: str) -> tuple[list[str], Connection | None]:
@@ -152,7 +154,7 @@ class GroupClient:
         await self._instance.heartbeat_now()
 
     async def check_filter(self, subscription: SubscriptionData) -> None:
-        """Have a broker check a filter other than tags: better no start than no messages.
+        """Have a broker check a SQL filter, so that an invalid one fails at the start.
 
         Does nothing without a route.
 
@@ -173,7 +175,8 @@ class GroupClient:
     async def lock(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """Lock queues, or renew their locks, a request for each broker: (granted, refused).
+        """Lock queues, or renew their locks, one request a broker. Return those granted and those
+        refused.
 
         Those of a failing broker are in neither.
         """
@@ -247,7 +250,7 @@ class GroupClient:
         )
 
     def link(self, queue: MessageQueue) -> Connection | None:
-        """The connection to the queue's broker, None if there is none now."""
+        """Return the connection to the queue's broker, or None if there is none now."""
         address = self._instance.routes.find_address(queue.broker_name)
         return self._pool.existing(address) if address is not None else None
 
@@ -262,7 +265,7 @@ class GroupClient:
         )
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after *timestamp_ms*."""
+        """Return the offset of the first message stored at or after *timestamp_ms*."""
         return await self._master(
             queue,
             lambda a: rpc.search_offset(
@@ -292,7 +295,7 @@ class GroupClient:
         post_subscription: bool = False,
         suspend_s: float,
     ) -> PullResult:
-        """A long poll; with *suspend_s* 0 the broker answers at once.
+        """Pull with long polling; with *suspend_s* 0 the broker answers at once.
 
         With *post_subscription* the request says itself what it wants, else the group's heartbeat
         has done so. Differs from Java: it carries no progress along, see RemoteOffsetStore. A
@@ -466,7 +469,8 @@ async def _copied_body(message: MessageExt) -> tuple[bytes, int]:
 
 
 def _retry_properties(message: MessageExt, delay_level: int) -> dict[str, str]:
-    """Source: DefaultMQPushConsumerImpl.java sendMessageBackAsNormalMessage, 5.3.
+    """Return the properties of a retry. Source: DefaultMQPushConsumerImpl.java
+    sendMessageBackAsNormalMessage, 5.3.
 
     Differs from Java: ORIGIN_MESSAGE_ID is the offset id, as where the broker makes the copy, by
     which the original is found.

@@ -1,4 +1,4 @@
-"""The way by which every listener is called.
+"""Calls of listeners: decoding, interceptors, namespaces, and the outcome for them.
 
 Source: ConsumeMessageHook.java, ConsumeReturnType.java, 5.3.
 
@@ -94,7 +94,7 @@ def bound(
 
 
 def no_function(*_: Any) -> None:
-    """Stand for the listener of an iterated consumer, which has none."""
+    """Take the place of a listener that an iterated consumer does not have."""
     raise IllegalStateError("an iterated consumer has no listener")
 
 
@@ -125,7 +125,9 @@ def intercepted(listener: AnyListener, interceptors: Sequence[Interceptor]) -> A
 
     @contextmanager
     def around(argument: Any) -> Iterator[Callable[[Any], Any]]:
-        """Enter them all; the block passes the listener's answer through the function."""
+        """Enter all interceptors, and yield a function through which the block passes the
+        answer.
+        """
         call = _call_of(listener, argument)
 
         def end(answer: Any) -> Any:

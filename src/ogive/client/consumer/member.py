@@ -1,4 +1,4 @@
-"""The members of consumer groups: their topics, their queues and the listeners that they feed."""
+"""Members of consumer groups: their topics, their queues and the listeners that they feed."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ MakeService = Callable[[MemberContext, AnyListener, ConsumerConfig], ConsumeServ
 
 
 class GroupMember:
-    """A member of a consumer group, whether it pushes messages or is polled.
+    """Member of a consumer group, whether it pushes messages or is polled.
 
     It joins the group with ``start``. Names are those on the wire. *receiver* gets the messages.
     """
@@ -131,11 +131,13 @@ class GroupMember:
 
     @property
     def topics(self) -> Sequence[str]:
-        """The topics that the application names."""
+        """Topics that the application names."""
         return [topic for topic in self._state.starts if topic != self._retry_topic]
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Messages of each held queue that are not finished yet, asked from the brokers now."""
+        """Return the number of unfinished messages of each held queue, as the brokers count them
+        now.
+        """
         held = [p for p in self._state.held.values() if p.queue.topic != self._retry_topic]
         ends = await asyncio.gather(
             *(self._context.calls.max_offset(process_queue.queue) for process_queue in held)
@@ -196,7 +198,7 @@ class GroupMember:
 
 
 class PushMember(GroupMember):
-    """A member that calls listeners. Source: DefaultMQPushConsumerImpl.java, 5.3.
+    """Member that calls listeners. Source: DefaultMQPushConsumerImpl.java, 5.3.
 
     All *listeners* are of one group. Raises InvalidOption for listeners that cannot share a group.
     """
@@ -271,7 +273,7 @@ class PushMember(GroupMember):
                 await self._tracer.close()
 
     def abandon(self) -> None:
-        """The client has failed: call no listener any more.
+        """Call no listener any more, because the client has failed.
 
         The group gets again what was not committed.
         """
@@ -335,7 +337,7 @@ class PushMember(GroupMember):
 
     @property
     def assignment(self) -> Mapping[MessageQueue, ProcessQueue]:
-        """The queues that this member holds now, the retry topic's included."""
+        """Queues that this member holds now, the retry topic's included."""
         return self._state.held
 
     # --- what tools ask (see requests.py) ---------------------------------------------------------
@@ -366,8 +368,8 @@ class PushMember(GroupMember):
         return {queue: offset for queue, offset in known.items() if offset is not None}
 
     async def consume_directly(self, message: MessageExt) -> ConsumeDirectlyResult:
-        """Raises IllegalStateError if messages are iterated over, so that there is no listener, and
-        for too many calls at a time.
+        """Call the listener with a message that a tool gives. Raises IllegalStateError if messages
+        are iterated over, so that there is no listener, and for too many calls at a time.
         """
         if self._called_directly >= MAX_CALLED_DIRECTLY:
             raise IllegalStateError(

@@ -38,7 +38,7 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(MessageExt))
 
 
 class IncomingMessage(MessageExt):
-    """A message to be settled by ``process()``, ``done()``, ``later()`` or ``dead_letter()``; the
+    """Message to be settled by ``process()``, ``done()``, ``later()`` or ``dead_letter()``; the
     first one counts.
     """
 
@@ -54,7 +54,8 @@ class IncomingMessage(MessageExt):
         return incoming
 
     def process(self) -> "Processing":
-        """``async with message.process():``, or ``with message.process():`` in threads.
+        """Open a block that settles the message: ``async with message.process():``, or ``with`` in
+        threads.
 
         An exception means "again, later".
         """
@@ -66,7 +67,7 @@ class IncomingMessage(MessageExt):
 
     @explained
     def later(self, delay_level: int = 0) -> None:
-        """Have it delivered again later; *delay_level* as in ``ogive.later``."""
+        """Have the message delivered again later; *delay_level* as in ``ogive.later``."""
         self._settle(Later(delay_level), GIVEN_UP if delay_level < 0 else ASKED)
 
     def dead_letter(self) -> None:
@@ -75,8 +76,8 @@ class IncomingMessage(MessageExt):
 
 
 class Processing:
-    """The block in which a message is worked on: finished at its end, delivered again later after
-    an exception, which ends here.
+    """Block in which a message is worked on: finished at its end, delivered again later after an
+    exception, which ends here.
     """
 
     __slots__ = ("_message",)
@@ -125,7 +126,7 @@ class Processing:
 
 
 class DeliveryService:
-    """Takes the place of a listener in a member of a group."""
+    """Service that hands messages to an iterator instead of a listener."""
 
     def __init__(self, group: MemberContext, listener: AnyListener, config: ConsumerConfig) -> None:
         self._group = group
@@ -155,7 +156,7 @@ class DeliveryService:
         self._wake(len(messages))
 
     async def next(self) -> IncomingMessage:
-        """The next message.
+        """Return the next message.
 
         Raises StopAsyncIteration once the consumer is closed, IllegalStateError if it failed.
         """

@@ -1,4 +1,4 @@
-"""Progress of a group's member in each queue, kept at brokers or in a local file.
+"""Progress of one group member in each queue, kept at brokers or in a local file.
 
 The local file is a broadcasting member's. Source: LocalFileOffsetStore.java, 5.3.
 
@@ -47,7 +47,7 @@ class OffsetStore(Protocol):
     async def open(self) -> None: ...
 
     async def fetch(self, queue: MessageQueue) -> int | None:
-        """The committed offset; None only if there certainly is none.
+        """Return the committed offset; None only if there certainly is none.
 
         Every failure raises OgiveError: it must never pass for "none".
         """
@@ -58,13 +58,13 @@ class OffsetStore(Protocol):
         ...
 
     def highest(self, queue: MessageQueue) -> int | None:
-        """The highest offset that was known here since ``begin``: only somebody else can have
+        """Return the highest offset known here since ``begin``: only another member can have
         brought the record further.
         """
         ...
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
-        """The queue is taken over at *offset*; what was known before is forgotten."""
+        """Begin at *offset* with a queue that is taken over, and forget what was known before."""
         ...
 
     def update(self, queue: MessageQueue, offset: int) -> None: ...
@@ -102,7 +102,7 @@ class OffsetStore(Protocol):
 
 
 class Offsets:
-    """The memory part of both stores."""
+    """Offsets in memory, for both stores."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
@@ -149,15 +149,17 @@ class Offsets:
 
 
 class OffsetRequests(Protocol):
-    """Requests of the remote store to brokers. Every failure raises OgiveError."""
+    """Protocol of the remote store's requests to brokers. Every failure raises OgiveError."""
 
     async def query_offset(self, queue: MessageQueue) -> int | None: ...
     async def update_offset(self, queue: MessageQueue, offset: int) -> bool:
-        """False if the queue ends before *offset*, and the broker does not keep it."""
+        """Commit the offset. Return False if the queue ends before it, and the broker does not keep
+        it.
+        """
         ...
 
     def link(self, queue: MessageQueue) -> object:
-        """The connection to the queue's broker, None if there is none now."""
+        """Return the connection to the queue's broker, or None if there is none now."""
         ...
 
 
@@ -191,10 +193,10 @@ class RemoteOffsetStore(Offsets):
         self._beginning: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def open(self) -> None:
-        """Nothing to do: each queue is asked for when it is taken over."""
+        """Do nothing: each queue is asked for when it is taken over."""
 
     async def close(self) -> None:
-        """Nothing to do: the last progress was committed when the queues were given up."""
+        """Do nothing: the last progress was committed when the queues were given up."""
 
     async def fetch(self, queue: MessageQueue) -> int | None:
         return await self._calls.query_offset(queue)
@@ -294,7 +296,7 @@ class RemoteOffsetStore(Offsets):
         return True
 
     async def _tell(self, queue: MessageQueue, again: bool) -> bool:
-        """In the queue's turn. Whether the broker keeps it."""
+        """Commit in the queue's turn. Return True if the broker keeps the offset."""
         offset = self._offsets.get(queue)
         if offset is None or (not again and offset == self._acknowledged.get(queue)):
             return True
@@ -318,7 +320,9 @@ DEFAULT_INSTANCE: Final = "DEFAULT"
 
 
 def offsets_path(folder: Path | None, ip: str, instance_name: str | None, group: str) -> Path:
-    """The file of one member. Raises InvalidOption for an instance name that is no file name."""
+    """Return the path of one member's file. Raises InvalidOption if the instance name cannot be
+    part of a file name.
+    """
     name = f"{ip}@{instance_name or DEFAULT_INSTANCE}"
     if "/" in name or "\0" in name:
         raise InvalidOption(
@@ -329,8 +333,8 @@ def offsets_path(folder: Path | None, ip: str, instance_name: str | None, group:
 
 
 class LocalOffsetStore(Offsets):
-    """Offsets of one broadcasting member. ``open`` comes first; ``close`` gives the file free for
-    the next owner.
+    """Offsets of one broadcasting member. ``open`` comes first; ``close`` unlocks the file for the
+    next owner.
     """
 
     def __init__(self, path: Path) -> None:
@@ -368,8 +372,8 @@ class LocalOffsetStore(Offsets):
         return True
 
     async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:
-        """Differs from the remote store: what is in the file is not lost in somebody else's crash,
-        so *again* changes nothing.
+        """Write the file. Differs from the remote store: no other process can lose what is in the
+        file, so *again* changes nothing.
         """
         async with self._turn:
             known = {queue: offset for queue in queues if (offset := self.read(queue)) is not None}
@@ -410,7 +414,7 @@ class LocalOffsetStore(Offsets):
         return read_offsets(self._path)
 
     def _lock_file(self) -> None:
-        """Raises OSError; BlockingIOError where somebody else has it."""
+        """Lock the file. Raises OSError; BlockingIOError if another process has locked it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:

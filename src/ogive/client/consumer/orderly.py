@@ -57,8 +57,8 @@ Turn = tuple[ProcessQueue, list[MessageExt]]
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The first *done* messages of the turn succeeded; *failure* is about the batch behind them, or
-    they all are to come again.
+    """Result of a turn: its first *done* messages succeeded; *failure* is about the batch behind
+    them, or they all are to come again.
 
     *committed*: the last COMMIT is behind so many of them; None if there was none.
     """
@@ -71,13 +71,13 @@ class TurnResult:
 
 @dataclass(slots=True)
 class TurnTally:
-    """The answers of a turn, call by call."""
+    """Answers of a turn, call by call."""
 
     done: int = 0
     committed: int | None = None
 
     def take(self, verdict: Verdict, count: int) -> TurnResult | None:
-        """The end of the turn, if this answer about *count* messages is one."""
+        """Add an answer about *count* messages. Return the result if it ends the turn."""
         if isinstance(verdict, Failure):
             return TurnResult(self.done, verdict, self.committed)
         self.done += count
@@ -97,7 +97,7 @@ def pause_s(asked: float | None, usual: float) -> float:
 
 
 class OrderlyService:
-    """Calls one orderly listener."""
+    """Calls of one orderly listener."""
 
     def __init__(self, group: MemberContext, listener: AnyListener) -> None:
         self._group = group
@@ -159,8 +159,8 @@ class OrderlyService:
         return tally.result()
 
     def _batches(self, turn: Turn, tally: TurnTally) -> Iterator[list[MessageExt]]:
-        """The messages behind the *tally*, batch by batch, as long as the queue is ours and the
-        time slice lasts.
+        """Yield the messages behind the *tally*, batch by batch, as long as the queue is held and
+        the time slice lasts.
         """
         process_queue, messages = turn
         slice_ends = time.monotonic() + TURN_S
@@ -232,8 +232,8 @@ class OrderlyService:
     def _settle(
         self, taken: Sequence[MessageExt], count: int, done: int, result: TurnResult
     ) -> tuple[Sequence[MessageExt], Sequence[MessageExt]]:
-        """(finished, consumed but not committed) of what was *taken*: the last *count* are the
-        turn's, *done* of them consumed.
+        """Divide *taken* into finished messages, and consumed ones that are not committed. The last
+        *count* are the turn's, *done* of them consumed.
         """
         before = len(taken) - count
         consumed = taken[: before + done]

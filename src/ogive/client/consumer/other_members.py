@@ -1,4 +1,4 @@
-"""The other members of a group: who they are, and which queues they hold.
+"""Other members of a group: who they are, and which queues they hold.
 
 A queue that this member wants is claimed. It begins in one only when no other member has it.
 
@@ -51,7 +51,7 @@ ASKED_AT_MOST: Final = 32
 
 @dataclass(slots=True)
 class _Listed:
-    """A list of members.
+    """List of members.
 
     *counts_until*: how long it counts beside those of a newer connection, once there is one.
     """
@@ -62,7 +62,7 @@ class _Listed:
 
 
 class MemberLists:
-    """The members as the brokers of the topics list them, by topic."""
+    """Members as the brokers of the topics list them, by topic."""
 
     def __init__(self, group: MemberContext) -> None:
         self._calls = group.calls
@@ -72,7 +72,7 @@ class MemberLists:
 
     @property
     def largest(self) -> int:
-        """The number of members on the longest list."""
+        """Number of members on the longest list."""
         return max((len(known.members) for known in self._lists.values()), default=1)
 
     async def of(self, topic: str) -> list[str]:
@@ -108,7 +108,7 @@ def nearest(others: Sequence[str], me: str) -> Sequence[str]:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A claim to one queue.
+    """Claim to one queue.
 
     *clear* are members that said they do not have it, *mute* those that could not say.
     """
@@ -119,7 +119,7 @@ class Claim:
 
 
 class Claims:
-    """The claims of one member of a group, and the questions that are under way."""
+    """Claims of one member of a group, and its running questions about them."""
 
     def __init__(self, group: MemberContext, config: ConsumerConfig) -> None:
         self._group = group
@@ -137,7 +137,7 @@ class Claims:
 
     @property
     def oldest_s(self) -> float | None:
-        """The age of the oldest claim."""
+        """Age of the oldest claim; None without claims."""
         return max(
             (self._loop.time() - claim.since for claim in self._claims.values()), default=None
         )

@@ -20,7 +20,9 @@ BROKEN: Final = "its call was broken off"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first *done* messages of the batch are finished, the others are to come again."""
+    """Failure of a batch: its first *done* messages are finished, the others are delivered
+    again.
+    """
 
     done: int = 0
     # as in Later
@@ -33,8 +35,8 @@ Verdict = Failure | Reply | OrderlyEnd | None
 
 
 def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]:
-    """(what *answer* means for a batch of *count* messages, whether it makes sense); None for
-    success.
+    """Return the meaning of *answer* for a batch of *count* messages (None: success), and False if
+    it makes no sense.
     """
     if answer is None:
         return None, True
@@ -58,7 +60,8 @@ def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]
 
 
 def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Verdict:
-    """None for success; a Reply is success with something left to do.
+    """Return the meaning of *answer*: None for success. A Reply is a success that leaves work to
+    do.
 
     An answer that makes no sense is logged, and is a failure.
 
@@ -101,7 +104,7 @@ def _results(listener: AnyListener) -> str:
 
 
 def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseException) -> Failure:
-    """The listener raised.
+    """Log that the listener raised, and return the failure.
 
     The traceback is logged when a message fails for the first time, one line when it fails again.
     """
@@ -120,7 +123,7 @@ def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseExc
 
 
 def shown(value: object) -> str:
-    """The beginning of its repr.
+    """Return the beginning of the value's repr.
 
     That is code of the application's as well: a row of a session that was closed has none, for one.
     """

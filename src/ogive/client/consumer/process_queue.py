@@ -1,4 +1,4 @@
-"""The messages of one queue that a member has pulled and not yet finished."""
+"""Messages of one queue that a member has pulled and not yet finished."""
 
 import asyncio
 import enum
@@ -148,8 +148,8 @@ class ProcessQueue:
         return self.safe_offset
 
     def replace(self, message: MessageExt) -> bool:
-        """Put a changed copy in the place of the message with its offset; False if that is finished
-        already.
+        """Replace the message with the same offset by a changed copy. Return False if it is
+        finished already.
         """
         if message.queue_offset not in self._pending:
             return False
@@ -157,8 +157,8 @@ class ProcessQueue:
         return True
 
     def head(self, count: int, skip: int = 0) -> list[MessageExt]:
-        """The lowest *count* unfinished messages behind the first *skip*, in order; those that no
-        listener gets are left out.
+        """Return the lowest *count* unfinished messages behind the first *skip*, in order. Messages
+        that no listener gets are left out.
         """
         readable = (message for message in self._pending.values() if not message.is_compressed)
         return list(itertools.islice(readable, skip, skip + count))
@@ -167,8 +167,8 @@ class ProcessQueue:
 
     @property
     def safe_offset(self) -> int:
-        """Everything below it is finished: the lowest unfinished offset, or else the next one to
-        pull.
+        """Offset to commit: the lowest unfinished one, or the next one to pull if all are
+        finished.
         """
         return next(iter(self._pending), self.pull_offset)
 

@@ -1,4 +1,4 @@
-"""The pull consumer: the application polls for messages, and decides where to read and what to
+"""Pull consumer: the application polls for messages, and decides where to read and what to
 commit.
 """
 
@@ -24,7 +24,8 @@ from ogive.model import MessageExt, MessageQueue, PullResult, check_offset
 
 @explains
 class PullConsumer(OnlyAsyncWith):
-    """Messages on demand: ``async with PullConsumer("Orders", group="replay") as consumer``.
+    """Consumer of messages on demand: ``async with PullConsumer("Orders", group="replay") as
+    consumer``.
 
     With *topics* it is a member of *group* and shares their queues with the other members. Without
     topics it reads the queues given to ``assign``; without a group as well, it leaves no trace at
@@ -104,8 +105,8 @@ class PullConsumer(OnlyAsyncWith):
         await self.close_for(in_good_order=True)
 
     async def close_for(self, *, in_good_order: bool) -> None:
-        """``close``; unless *in_good_order*, the last poll's messages do not count as finished, and
-        are delivered again.
+        """Close. Unless *in_good_order*, the last poll's messages do not count as finished, and are
+        delivered again.
         """
         if not self._owner.started:
             return
@@ -134,7 +135,7 @@ class PullConsumer(OnlyAsyncWith):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """After an exception the last poll's messages do not count as finished."""
+        """Close. After an exception the last poll's messages do not count as finished."""
         await self.close_for(in_good_order=kind is None)
 
     def _fail(self, _: BaseException) -> None:
@@ -150,7 +151,7 @@ class PullConsumer(OnlyAsyncWith):
 
     @property
     def client_id(self) -> str:
-        """This consumer's name at the brokers."""
+        """Name of this consumer at the brokers."""
         return self._owner.client.client_id
 
     # --- messages ---------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class PullConsumer(OnlyAsyncWith):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues held now."""
+        """Queues held now."""
         return (
             list(map(self._namespace.strip_queue, self._member.assignment))
             if self._member is not None
@@ -284,7 +285,7 @@ class PullConsumer(OnlyAsyncWith):
         self._running().resume(self._on_wire(queues))
 
     async def position(self, queue: MessageQueue) -> int:
-        """The next offset that ``poll`` returns.
+        """Return the offset of the next message that ``poll`` returns.
 
         Raises IllegalStateError for a queue that is not held.
         """
@@ -300,7 +301,7 @@ class PullConsumer(OnlyAsyncWith):
         }
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of *topic*. Raises NoRoute."""
+        """Return the readable queues of *topic*. Raises NoRoute."""
         check_type("topic", topic, str, "str")
         return list(
             map(
@@ -310,18 +311,18 @@ class PullConsumer(OnlyAsyncWith):
         )
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message in the queue."""
+        """Return the offset of the oldest message in the queue."""
         queue = self._queue_on_wire(queue)
         return await (await self._calls(queue)).min_offset(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message sent to the queue will get."""
+        """Return the offset that the next message sent to the queue will get."""
         queue = self._queue_on_wire(queue)
         return await (await self._calls(queue)).max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, at: datetime) -> int:
-        """The offset of the first message stored *at* that time or later; the queue's end if there
-        is none.
+        """Return the offset of the first message stored *at* that time or later; the queue's end if
+        there is none.
         """
         validate_start(at, "at")
         queue = self._queue_on_wire(queue)
@@ -346,7 +347,7 @@ class PullConsumer(OnlyAsyncWith):
         )
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, asked from the broker; None if it has none."""
+        """Return the group's committed offset, asked from the broker; None if it has none."""
         return await self._running().committed(self._queue_on_wire(queue))
 
     def _on_wire(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
@@ -363,7 +364,7 @@ class PullConsumer(OnlyAsyncWith):
         return self._namespace.wrap_queue(queue)
 
     async def _calls(self, queue: MessageQueue) -> GroupClient:
-        """The way to the brokers, which *queue*'s is known for."""
+        """Return the requests to brokers, with the route of *queue* known."""
         calls = self._running().calls
         await calls.queues(queue.topic)
         return calls

@@ -54,7 +54,9 @@ FULL_REPORT_EVERY: Final = 1000
 
 
 def moved(result: PullResult, asked: int, group: str) -> str:
-    """Why a broker sends *group* elsewhere than to the offset that was *asked* for, and where."""
+    """Return the reason why a broker sends *group* to another offset than *asked*, and that
+    offset.
+    """
     first, end, there = result.min_offset, result.max_offset, result.next_offset
     if first <= asked <= end:
         return (
@@ -72,7 +74,9 @@ class Outages:
         self._failing: dict[MessageQueue, str] = {}
 
     def begins(self, queue: MessageQueue, error: str) -> bool:
-        """Note that a pull failed; whether that is news."""
+        """Record that a pull failed. Return True unless the queue, or another of its broker with
+        the same error, is failing already.
+        """
         known = {
             text for other, text in self._failing.items() if other.broker_name == queue.broker_name
         }
@@ -81,13 +85,13 @@ class Outages:
         return is_news
 
     def ends(self, queue: MessageQueue) -> bool:
-        """Note that a pull worked; whether it was the last of its broker to do so again."""
+        """Record that a pull succeeded. Return True if no pull of its broker fails any more."""
         failed = self._failing.pop(queue, None) is not None
         return failed and all(other.broker_name != queue.broker_name for other in self._failing)
 
 
 class PullService(QueueObserver):
-    """Fills the process queues of one group, each as long as it is held.
+    """Pulls into the process queues of one group, each as long as it is held.
 
     *receiver* gets what is new in a queue; *rebalancer* puts a queue at another offset, and settles
     a doubt about it (``ProcessQueue.doubted``).
@@ -127,7 +131,7 @@ class PullService(QueueObserver):
         self._outages.ends(process_queue.queue)
 
     def left(self, process_queue: ProcessQueue) -> None:
-        """The answer to a pull in flight is ignored."""
+        """Cancel the pull in flight: its answer is not used."""
         task = self._tasks.get(process_queue)
         if task is not None:
             task.cancel()
@@ -172,8 +176,8 @@ class PullService(QueueObserver):
                     log.info("pulls of %s from %s succeed again", queue.topic, queue.broker_name)
 
     def _full(self, process_queue: ProcessQueue) -> float | None:
-        """None if the queue may be pulled; else after how many seconds to look again at the
-        latest.
+        """Return None if the queue may be pulled, else the seconds after which to check again at
+        the latest.
         """
         config = self._config
         if (
@@ -200,7 +204,8 @@ class PullService(QueueObserver):
         )
 
     def _report_full(self, process_queue: ProcessQueue) -> None:
-        """Seldom: a consumer that is slower than its producers is full all the time.
+        """Log a full queue, once in FULL_REPORT_EVERY times: a consumer slower than its producers
+        is full all the time.
 
         The first time is no warning: every backlog is more than a pull.
         """

@@ -79,7 +79,7 @@ class Prefetch(QueueObserver):
         self.news.set()
 
     def take(self, max_messages: int) -> list[MessageExt]:
-        """Hand out: from each queue in order, and from all queues in turn."""
+        """Return messages: from each queue in order, and from all queues in turn."""
         taken: list[MessageExt] = []
         for process_queue in [one for one in self._ready if one.active and not one.paused]:
             if len(taken) == max_messages:
@@ -94,8 +94,8 @@ class Prefetch(QueueObserver):
         return taken
 
     def settle(self) -> Iterator[tuple[ProcessQueue, list[int]]]:
-        """The offsets of what was handed out, of queues that still count; from now on it is not in
-        hand any more.
+        """Return the offsets of the last ``take``, of queues that are still held, and count them as
+        done.
         """
         in_hand, self._in_hand = self._in_hand, {}
         return (
@@ -112,8 +112,8 @@ class Prefetch(QueueObserver):
                 self._ready.setdefault(process_queue, deque()).extendleft(reversed(batch))
 
     def is_busy(self, process_queue: ProcessQueue) -> bool:
-        """Return True if the last ``take`` returned messages of the queue, which are not settled
-        yet: the next poll says that they are done.
+        """Return True if the last ``take`` returned messages of the queue that are not settled: the
+        next poll settles them.
         """
         return process_queue in self._in_hand
 
@@ -127,7 +127,7 @@ class Prefetch(QueueObserver):
             self._ready.pop(process_queue, None)
 
     def position(self, process_queue: ProcessQueue) -> int:
-        """The offset that is handed out next."""
+        """Return the offset of the next message to return."""
         ready = self._ready.get(process_queue)
         return ready[0].queue_offset if ready else process_queue.pull_offset
 
@@ -170,7 +170,7 @@ class PullSettings:
 
 
 class PullMember(GroupMember, QueueObserver):
-    """One pull consumer between its start and its end."""
+    """Member behind a pull consumer, from its start to its end."""
 
     def __init__(
         self, instance: ClientInstance, settings: PullSettings, config: ConsumerConfig
@@ -215,7 +215,7 @@ class PullMember(GroupMember, QueueObserver):
         await self._leave()
 
     def wake(self) -> None:
-        """Let a poll that waits look again: something has changed."""
+        """Wake a waiting poll, because something has changed."""
         self._prefetch.news.set()
 
     # --- polling ----------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ class PullMember(GroupMember, QueueObserver):
         return []
 
     def take_back(self) -> None:
-        """The messages of the last poll did not reach the application: the next one returns
-        them.
+        """Return the messages of the last poll again with the next one: they did not reach the
+        application.
         """
         self._prefetch.take_back()
         self.wake()
@@ -267,8 +267,8 @@ class PullMember(GroupMember, QueueObserver):
             self._context.finish(process_queue, offsets)
 
     async def _tell_changes(self) -> None:
-        """Before anything of a new queue is handed out, so that the application may seek in it
-        first.
+        """Report changes of the assignment before any message of a new queue is returned, so that
+        the application may seek in it first.
         """
         on_change = self._settings.on_change
         while on_change is not None and (self._gained or self._lost):
@@ -317,7 +317,9 @@ class PullMember(GroupMember, QueueObserver):
             await self._rebalancer.exchange(given_up, begins)
 
     async def _begin(self, queue: MessageQueue) -> Begin:
-        """Raises where it cannot be learned: a failed query is never "no offset"."""
+        """Return the first offset in *queue*. Raises OgiveError if a query fails: that never counts
+        as "no offset".
+        """
         calls, store = self.calls, self._context.store
         offset = None if self._settings.group is None else await store.fetch(queue)
         if offset is not None:
@@ -371,7 +373,7 @@ class PullMember(GroupMember, QueueObserver):
         return process_queue
 
     def _chosen(self, queues: Collection[MessageQueue]) -> list[ProcessQueue]:
-        """All that are held where none is named."""
+        """Return the given held queues, or all active ones if none is given."""
         return (
             [self._held(queue) for queue in queues]
             if queues

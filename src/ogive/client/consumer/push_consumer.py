@@ -1,5 +1,5 @@
-"""The push consumer: members of one or several groups on one client, and ``run`` for programs that
-only consume.
+"""Push consumer: members of one or several groups on one client, and ``run`` for programs that only
+consume.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ _found_in: Final[ContextVar[str | None]] = ContextVar("found_in", default=None)
 
 @explains
 class PushConsumer(OnlyAsyncWith):
-    """Consumes messages: ``async with PushConsumer(bill, ship) as consumer`` calls listeners,
-    several of which may be of one group.
+    """Consumer that calls listeners: ``async with PushConsumer(bill, ship) as consumer``. Several
+    listeners may be of one group.
 
     Given a topic and a *group* instead of listeners, ``async for message in consumer`` yields
     messages, each to be finished by ``async with message.process()``. *tags*, *sql*, *max_retries*,
@@ -138,7 +138,7 @@ class PushConsumer(OnlyAsyncWith):
         await self.close_for(asyncio.current_task())
 
     async def close_for(self, caller: object) -> None:
-        """``close``, asked for by *caller*: a task, or the ident of a thread."""
+        """Close for *caller*: a task, or the ident of a thread."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(caller), name="close consumer")
         await asyncio.shield(self._closing)
@@ -243,7 +243,7 @@ class PushConsumer(OnlyAsyncWith):
         await self.unsubscribe_for(listener, asyncio.current_task())
 
     async def unsubscribe_for(self, listener: AnyListener, caller: object) -> None:
-        """``unsubscribe``, asked for by *caller*: a task, or the ident of a thread."""
+        """Unsubscribe for *caller*: a task, or the ident of a thread."""
         self._check_listening()
         await self._change(self._unsubscribe(listener, caller), "unsubscribe")
 
@@ -264,7 +264,9 @@ class PushConsumer(OnlyAsyncWith):
                 member.announce()
 
     async def _change(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Half of it would leave queues that nobody consumes, here or elsewhere."""
+        """Finish a change even if its caller is cancelled: half of it would leave queues that
+        nobody consumes.
+        """
         task = asyncio.create_task(work, name=f"{name} of {self.client_id}")
         self._changes.add(task)
         task.add_done_callback(self._changed)
@@ -298,8 +300,8 @@ class PushConsumer(OnlyAsyncWith):
         )
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Unfinished messages of each queue that this consumer holds, as the brokers count them
-        now. Raises OgiveError.
+        """Return the number of unfinished messages of each queue that this consumer holds, as the
+        brokers count them now. Raises OgiveError.
         """
         self._owner.client.check_running()
         namespace = self._owner.namespace
@@ -324,12 +326,12 @@ class PushConsumer(OnlyAsyncWith):
 
     @property
     def client_id(self) -> str:
-        """This consumer's name at the brokers."""
+        """Name of this consumer at the brokers."""
         return self._owner.client.client_id
 
     @property
     def assignment(self) -> dict[str, list[MessageQueue]]:
-        """The queues held now, by group; those of retry topics included."""
+        """Queues held now, by group; those of retry topics included."""
         namespace = self._owner.namespace
         return {
             namespace.strip(member.group): sorted(map(namespace.strip_queue, member.assignment))
@@ -373,8 +375,8 @@ def _by_group(listeners: Sequence[AnyListener]) -> list[list[AnyListener]]:
 
 @contextmanager
 def found_in(module: str) -> Generator[None, None, None]:
-    """While *module* is imported for its listeners, which its importer will run: a ``run`` in it
-    would hold that up for ever.
+    """Note that *module* is being imported for its listeners: a ``run`` in it would block the
+    import for ever, and is refused.
     """
     before = _found_in.set(module)
     try:

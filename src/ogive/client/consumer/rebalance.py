@@ -67,7 +67,9 @@ _KNOWS = hasattr(time, "CLOCK_BOOTTIME")
 
 
 def _slept_s() -> float:
-    """Since the machine started; 0 where the system does not tell."""
+    """Return the seconds that the machine has slept since it started, or 0 if the system does not
+    report them.
+    """
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
         if _KNOWS
@@ -79,7 +81,8 @@ _BEFORE_S = _slept_s()
 
 
 def lease_time(now: float) -> float:
-    """*now*, a time of the loop's clock, plus what the machine has slept since this process began.
+    """Return *now*, a time of the loop's clock, plus the time that the machine has slept since this
+    process began.
 
     In whole seconds: that is the difference of two clocks, which are read one after the other.
     """
@@ -105,7 +108,7 @@ BROKER_LEASE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 def difference(
     held: Collection[MessageQueue], mine: Collection[MessageQueue]
 ) -> tuple[list[MessageQueue], list[MessageQueue]]:
-    """(queues to give up, queues to take over), sorted."""
+    """Return the queues to give up and the queues to take over, sorted."""
     return sorted(set(held) - set(mine)), sorted(set(mine) - set(held))
 
 
@@ -119,7 +122,8 @@ class Begin:
 
 
 class Rebalancer:
-    """Keeps the held queues of *group* equal to what the strategy gives this member.
+    """Assignment of one member: keeps the held queues of *group* equal to what the strategy gives
+    it.
 
     *receiver* has the messages of the queues.
     """
@@ -151,7 +155,7 @@ class Rebalancer:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Passes until cancelled."""
+        """Run passes until cancelled."""
         balanced = True
         while True:
             try:
@@ -190,7 +194,7 @@ class Rebalancer:
         return ours
 
     async def settle(self) -> None:
-        """Wait for the topics at hand in the current pass, the last one.
+        """Wait for the topics of the current pass, the last one.
 
         If that is cut short, it may have dropped a queue without committing its progress.
         """
@@ -206,7 +210,7 @@ class Rebalancer:
             )
 
     async def rebalance(self) -> bool:
-        """One pass over all topics; False if something is left to do."""
+        """Run one pass over all topics. Return False if something is left to do."""
         turns = asyncio.Semaphore(TOPICS_AT_ONCE)
 
         async def one(topic: str) -> bool:
@@ -310,7 +314,9 @@ class Rebalancer:
         return list(self._config.strategy(queues, members, me)) if me in members else []
 
     async def _members(self, topic: str) -> list[str]:
-        """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
+        """Return the client ids of the group, sorted. A broker that does not know us yet gets a
+        heartbeat first.
+        """
         try:
             members = await self._lists.of(topic)
         except BrokerInternalError:
@@ -328,7 +334,7 @@ class Rebalancer:
     # --- giving up --------------------------------------------------------------------------------
 
     async def _give_up(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """Return those of *queues* that could be let go now."""
+        """Give up *queues*. Return those that could be let go now."""
         if not queues:
             return []
         now, wait_s = self._loop.time(), self._config.hand_over_wait_s
@@ -379,7 +385,7 @@ class Rebalancer:
         return since is not None and self._loop.time() - since >= self._config.hand_over_wait_s
 
     async def _let_go(self, process_queues: Iterable[ProcessQueue]) -> None:
-        """Let go of those that are still held.
+        """Let go of the queues that are still held.
 
         Progress that is still in doubt is not committed; a queue in which a listener works stays
         locked.
@@ -435,8 +441,8 @@ class Rebalancer:
             self._locked_still |= dict.fromkeys(queues, until)
 
     async def _unlock_again(self) -> None:
-        """Others wait for these queues, and a broker that was away may be back before the lease is
-        over.
+        """Unlock queues again whose unlock failed: others wait for them, and the broker may be back
+        before the lease is over.
         """
         now, held = self._loop.time(), self._state.held
         self._locked_still = {
@@ -479,7 +485,9 @@ class Rebalancer:
         self._state.report([], [process_queue.queue for process_queue in leaving])
 
     async def give_up_all(self) -> None:
-        """At shutdown, after the last call has ended: progress to the brokers, locks back."""
+        """Give up every queue at shutdown, after the last call has ended: commit progress,
+        unlock.
+        """
         self._claims.clear()
         async with self._changing:
             for process_queue in self._state.held.values():
@@ -496,7 +504,9 @@ class Rebalancer:
                 )
 
     def lose_all(self) -> None:
-        """The client has failed: no call begins any more, and nothing that ends now counts."""
+        """Drop every queue, because the client has failed: no call begins, and no result counts any
+        more.
+        """
         for process_queue in list(self._state.held.values()):
             self._lose(process_queue)
 
@@ -506,8 +516,8 @@ class Rebalancer:
             self._leaving[process_queue.queue] = process_queue
 
     def _lose(self, process_queue: ProcessQueue) -> None:
-        """The lock is lost: the group's progress may be somebody else's by now and must not be
-        overwritten.
+        """Drop a queue whose lock is lost. Its offset is not committed: another member may have
+        moved it by now.
         """
         if self._state.is_held(process_queue):
             self._drop(process_queue)
@@ -515,7 +525,7 @@ class Rebalancer:
             self.soon()
 
     async def verify(self, process_queue: ProcessQueue) -> None:
-        """Settle the doubt about a queue: what others have made of it meanwhile counts.
+        """Check a queue that is in doubt against what other members committed meanwhile.
 
         Raises OgiveError, and it stays in doubt.
         """
@@ -555,7 +565,8 @@ class Rebalancer:
     async def _take_over(
         self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return those of *queues* that are ours now. *others*: the other members of the group.
+        """Take over *queues*. Return those that are held now. *others*: the other members of the
+        group.
 
         A queue in which a call of an earlier time still runs has to wait for it.
         """
@@ -671,7 +682,9 @@ class Rebalancer:
         return lease_time(self._loop.time())
 
     async def renew_locks(self) -> None:
-        """The periodic job of an orderly group. A queue that is being given up is not renewed."""
+        """Renew the locks of an orderly group, periodically. A queue that is being given up is not
+        renewed.
+        """
         held = {queue: p for queue, p in self._state.held.items() if p.state is QueueState.ACTIVE}
         if not held:
             return

@@ -1,4 +1,4 @@
-"""Answers requests of brokers and tools that are for push consumers only.
+"""Answers to requests of brokers and tools that are for push consumers only.
 
 Behaviour
 - RESET_CONSUMER_CLIENT_OFFSET (220, one-way): held queues go on at the given offsets, also at lower
@@ -34,7 +34,7 @@ from ogive.wire.message import decode_message
 
 @runtime_checkable
 class AskedMember(Protocol):
-    """A member of a group that can answer."""
+    """Protocol of a member that can answer."""
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None: ...
     def offsets(self, topic: str) -> Mapping[MessageQueue, int]: ...
@@ -45,7 +45,7 @@ Answer = Callable[[ClientInstance, RemotingCommand], Awaitable[RemotingCommand |
 
 
 def answer_requests(instance: ClientInstance) -> None:
-    """Let the push consumers of *instance* answer. Harmless when repeated."""
+    """Let the push consumers of *instance* answer. Does nothing when repeated."""
     for code, answer in _ANSWERS.items():
         instance.requests.serve(code, partial(_answer, instance, answer))
 
@@ -57,7 +57,9 @@ async def _answer(
 
 
 def _member(instance: ClientInstance, group: str) -> AskedMember:
-    """Raises IllegalStateError, which the broker gets as SYSTEM_ERROR."""
+    """Return the group's push consumer. Raises IllegalStateError, which the broker gets as
+    SYSTEM_ERROR.
+    """
     member = instance.consumer(group)
     if not isinstance(member, AskedMember):
         raise IllegalStateError(f"group {group} has no push consumer in this client")

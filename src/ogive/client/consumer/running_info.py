@@ -58,7 +58,7 @@ class SlidingSums:
 
 
 class Meter:
-    """A sum and a count, over the last minute and the last hour."""
+    """Sum and count, over the last minute and the last hour."""
 
     __slots__ = ("hour", "minute")
 
@@ -83,7 +83,7 @@ class Meter:
 
 
 class TopicStatistics:
-    """One topic of one member."""
+    """Statistics of one topic of one member."""
 
     def __init__(self, begun: float) -> None:
         self._pull_ms = Meter(begun)
@@ -93,12 +93,12 @@ class TopicStatistics:
         self._failed = Meter(begun)
 
     def pulled(self, now: float, seconds: float, messages: int) -> None:
-        """A pull that found messages; *messages* of them were wanted."""
+        """Record a pull that found messages; *messages* of them were wanted."""
         self._pull_ms.add(now, seconds * 1000)
         self._pulled.add(now, messages)
 
     def consumed(self, now: float, seconds: float, *, calls: int, done: int, failed: int) -> None:
-        """*calls* of the listener, which took *seconds* together."""
+        """Record *calls* of the listener, which took *seconds* together."""
         self._consume_ms.add(now, seconds * 1000, calls)
         self._done.add(now, done)
         self._failed.add(now, failed)
@@ -115,7 +115,7 @@ class TopicStatistics:
 
 
 class Statistics:
-    """One member. Retries count under the retry topic, as in Java."""
+    """Statistics of one member. Retries count under the retry topic, as in Java."""
 
     def __init__(self, begun: float) -> None:
         self._begun = begun
@@ -124,7 +124,7 @@ class Statistics:
         """Queues given up to another member while a listener call still ran in them."""
 
     def of(self, topic: str) -> TopicStatistics:
-        """The figures of a subscribed topic: as many are kept as there are subscriptions."""
+        """Return the statistics of a subscribed topic; they are made for each subscription."""
         found = self._topics.get(topic)
         if found is None:
             found = self._topics[topic] = TopicStatistics(self._begun)
@@ -146,8 +146,8 @@ def queue_info(
     now: float,
     now_ms: int,
 ) -> ProcessQueueInfo:
-    """*lease_s*: how long a lock is good, None for a group without locks; *now* is a
-    ``lease_time``, *now_ms* that moment since 1970.
+    """Return the state of one queue. *lease_s*: duration of a lock, None for a group without locks;
+    *now* is a ``lease_time``, *now_ms* the same moment in ms since 1970.
     """
     taken = process_queue.taken
     # what is taken comes first in the queue
@@ -173,14 +173,16 @@ def queue_info(
 
 
 def stuck(held: Iterable[ProcessQueue]) -> dict[str, str]:
-    """A line that explains why nothing is delivered, if a queue is stuck."""
+    """Return a property that explains why nothing is delivered, if a queue is stuck."""
     places = [f"{one.queue} from {one.stuck_at} on" for one in held if one.stuck_at is not None]
     more = f" and {len(places) - STUCK_SHOWN} more" if len(places) > STUCK_SHOWN else ""
     return {"unreadableQueues": ", ".join(sorted(places)[:STUCK_SHOWN]) + more} if places else {}
 
 
 def left_behind(queues: int) -> dict[str, str]:
-    """Report the number of queues that were given up before their listener calls had ended."""
+    """Return a property with the number of queues given up before their listener calls had
+    ended.
+    """
     return {"queuesGivenUpWhileBusy": str(queues)} if queues else {}
 
 
@@ -192,7 +194,7 @@ def properties(
     from_where: str,
     started_ms: int,
 ) -> dict[str, str]:
-    """Settings by their Java names, and what tools look for (PROP_...).
+    """Return the settings by their Java names, and the properties that tools look for (PROP_...).
 
     Where listeners of the group differ, each value once.
     """

@@ -54,8 +54,8 @@ WINDOW_S: Final = 60.0
 
 
 class DeadLetters:
-    """One line a message, at most LINES in WINDOW_S; how many were left out stands in the next
-    one.
+    """Log of dead letters: one line a message, at most LINES in WINDOW_S. The next line says how
+    many were left out.
     """
 
     def __init__(self, group: str, now: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class DeadLetters:
         self._lines = self._left_out = 0
 
     def note(self, message: MessageExt, why: str) -> None:
-        """A broker has taken *message*, whose last try ended with *why*."""
+        """Log that a broker has stored *message* as a dead letter; *why* its last try failed."""
         now = self._now()
         if now >= self._ends:
             self._ends, self._lines = now + WINDOW_S, 0
@@ -93,7 +93,7 @@ _NEEDED: Final = (PropertyName.CORRELATION_ID, PropertyName.REPLY_TO_CLIENT, Pro
 
 
 class Replier:
-    """One per listener. A message is finished when its reply is out or given up."""
+    """Replies of one listener. A message is finished when its reply is stored or given up."""
 
     def __init__(self, group: MemberContext) -> None:
         self._group = group
@@ -167,11 +167,11 @@ Redeliver = Callable[[ProcessQueue, Sequence[MessageExt]], None]
 
 
 class CopyRefused(OgiveError):
-    """Brokers refuse a copy of the message for what it is: asking again does not help."""
+    """Error of a copy that brokers refuse for its content: another try does not help."""
 
 
 class Returns(Protocol):
-    """Handling of failed messages."""
+    """Protocol of what handles failed messages."""
 
     def give(
         self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str
@@ -182,7 +182,7 @@ class Returns(Protocol):
 
 
 class Drop:
-    """Broadcasting: a failed message is logged and counts as finished.
+    """Handling of failed messages in broadcasting: logged, and counted as finished.
 
     From a retry topic every member would get the failures of all.
     """
@@ -210,11 +210,11 @@ class Drop:
         return False
 
     async def close(self, timeout_s: float) -> None:
-        """Nothing is on its way."""
+        """Do nothing: no message is being sent back."""
 
 
 class SendBack:
-    """One per listener.
+    """Failed messages of one listener, sent back to brokers.
 
     A message is finished when a broker has taken it; *redeliver* gets it a while after none would.
     """
@@ -315,7 +315,9 @@ class SendBack:
         self._group.finish_message(process_queue, message)
 
     async def _send(self, message: MessageExt, delay_level: int) -> None:
-        """Raises OgiveError if no broker has taken it; CopyRefused if none will."""
+        """Send one message back. Raises OgiveError if no broker has stored it; CopyRefused if none
+        will.
+        """
         is_refused = bool(message.sys_flag & SysFlag.INNER_BATCH)
         if not is_refused:
             try:

@@ -47,7 +47,7 @@ def bare_on_change(on_change: OnChange | None, namespace: Namespace) -> OnChange
 
 
 class QueueObserver:
-    """Follows the queues of a member. What a subclass does not define does nothing."""
+    """Observer of a member's queues. Methods that a subclass does not define do nothing."""
 
     def taken(self, process_queue: ProcessQueue) -> None:
         """Begin to use the queue: the member holds it now."""
@@ -60,7 +60,7 @@ class QueueObserver:
 
 
 class SubscriptionState:
-    """The topics of one member, and the queues that it holds.
+    """Topics of one member, and the queues that it holds.
 
     Queues are held, released and dropped through methods, which notify the observers.
     """
@@ -132,7 +132,9 @@ class MemberContext:
     _soon: asyncio.TimerHandle | None = None
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Background work that ends with the client; a bug in it stops the client, loudly."""
+        """Run background work until it ends or the client closes. An unexpected error in it stops
+        the client.
+        """
         return self.instance.spawn(work, f"{self.name}: {name}")
 
     def every(
@@ -192,7 +194,7 @@ class MemberContext:
 
 
 class Announcer(QueueObserver):
-    """Calls *on_change*, one call at a time.
+    """Calls of *on_change*, one at a time.
 
     Changes during a call are reported together in the next one; retry topics are left out.
     """

@@ -42,8 +42,8 @@ _REPLACE_S: Final = 1.0
 
 
 class Workers(Protocol[T]):
-    """Calls ``run(task)`` for each submitted task, and hands (task, result, seconds that it took)
-    to ``finished`` on the loop.
+    """Protocol of workers: they call ``run(task)`` for each submitted task, and hand (task, result,
+    seconds that it took) to ``finished`` on the loop.
 
     ``run`` should not raise; where it does, that is logged, and the result is ``failed``.
     """
@@ -54,7 +54,7 @@ class Workers(Protocol[T]):
         ...
 
     def running(self) -> list[tuple[float, T]]:
-        """When each task that runs now was begun (the loop's time), and the task."""
+        """Return the running tasks, each with the time of the loop's clock at which it began."""
         ...
 
     def collect(self) -> None:
@@ -77,9 +77,7 @@ class Workers(Protocol[T]):
 
 @contextmanager
 def _told(workers: Workers[T], timeout_s: float) -> Iterator[None]:
-    """While it lasts somebody waits for running calls: if that is for longer than a moment, the log
-    says so.
-    """
+    """Log a warning if the block waits for running calls for longer than a moment."""
 
     def tell() -> None:
         if running := len(workers.running()):
@@ -102,7 +100,7 @@ IDLE_NAME: Final = "ogive-idle"
 
 
 class PoolClient(Protocol):
-    """Something with tasks for threads. The pool changes its fields."""
+    """Protocol of a client of the pool: it has tasks for threads. The pool changes its fields."""
 
     count: int
     """Limit of its threads."""
@@ -121,7 +119,7 @@ class PoolClient(Protocol):
         ...
 
     def released(self) -> None:
-        """A slot is free again. Called in the thread."""
+        """Note that a slot is free again. Called in the thread."""
         ...
 
 
@@ -129,7 +127,7 @@ Job = tuple[PoolClient, int]
 
 
 class ThreadPool:
-    """A pool of daemon threads: one that hangs in a listener does not keep the process alive."""
+    """Pool of daemon threads: a thread that hangs in a listener does not keep the process alive."""
 
     def __init__(self, max_threads: int = MAX_THREADS, idle_s: float = IDLE_S) -> None:
         self._max_threads, self._idle_s = max_threads, idle_s
@@ -263,7 +261,7 @@ def thread_pool() -> ThreadPool:
 
 
 class ThreadWorkers(Generic[T, R]):
-    """Up to *count* threads of the process's pool.
+    """Workers in up to *count* threads of the process's pool.
 
     While a thread works here its name is *name* and a number.
     """
@@ -339,7 +337,7 @@ class ThreadWorkers(Generic[T, R]):
 
     @property
     def waiting(self) -> int:
-        """Tasks without a thread."""
+        """Number of tasks without a thread."""
         return len(self._tasks)
 
     def work(self, slot: int) -> None:
@@ -402,7 +400,7 @@ class ThreadWorkers(Generic[T, R]):
 
 
 class LoopWorkers(Generic[T, R]):
-    """Tasks on the loop: *count* calls of an async listener at a time.
+    """Workers on the loop: *count* calls of an async listener at a time.
 
     A listener may leave its worker's task cancelled: with a count of cancellations that it took for
     its own and did not take back, as some libraries do for a timeout, or with one that strikes once
@@ -473,7 +471,7 @@ class LoopWorkers(Generic[T, R]):
         self._tasks.clear()
 
     async def stop(self, timeout_s: float, caller: object = None) -> int:
-        """Calls that still run in the end are cancelled."""
+        """Stop; calls that still run in the end are cancelled."""
         self.forget_waiting()
         self._wake(self._count)
         waited_for = [worker for worker in self._workers if worker is not caller]

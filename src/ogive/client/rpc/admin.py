@@ -67,7 +67,7 @@ async def delete_topic(
 async def topic_config(
     pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> TopicConfig:
-    """One topic's settings at a broker of 5.x; those of 4.x raise NotSupported."""
+    """Return one topic's settings at a broker of 5.x; those of 4.x raise NotSupported."""
     return TopicConfig.from_json(
         loads_object((await ask(pool, address, GetTopicConfigRequest(topic=topic), timeout_s)).body)
     )
@@ -76,8 +76,8 @@ async def topic_config(
 async def topic_configs(
     pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[str, TopicConfig]:
-    """Every topic of a broker; asked for by pages, which brokers before 5.4 do not know: they
-    answer all at once.
+    """Return every topic of a broker, asked for page by page; brokers before 5.4 answer with all at
+    once.
     """
     return {
         name: TopicConfig.from_json(config)
@@ -97,7 +97,7 @@ async def topic_configs(
 async def topic_stats(
     pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[MessageQueue, TopicOffset]:
-    """Minimum and maximum offset of every queue of *topic* at one broker."""
+    """Return the minimum and maximum offset of every queue of *topic* at one broker."""
     return topic_stats_loads(
         (await ask(pool, address, GetTopicStatsRequest(topic=topic), timeout_s)).body
     )
@@ -106,7 +106,7 @@ async def topic_stats(
 async def topic_groups(
     pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> list[str]:
-    """The groups that consume *topic* at this broker, or have."""
+    """Return the groups that consume *topic* at this broker, or have."""
     return group_list_loads(
         (await ask(pool, address, QueryTopicConsumeByWhoRequest(topic=topic), timeout_s)).body
     )
@@ -115,7 +115,7 @@ async def topic_groups(
 async def broker_settings(
     pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[str, str]:
-    """A broker's configuration, by the names of broker.conf."""
+    """Return a broker's configuration, by the names of broker.conf."""
     text = (await ask(pool, address, GetBrokerConfigRequest(), timeout_s)).body.decode(
         "utf-8", "replace"
     )
@@ -131,7 +131,7 @@ async def broker_runtime_info(
 async def delay_levels(
     pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> DelayLevels:
-    """The delays behind the levels, from the broker's settings (lines as in broker.conf)."""
+    """Return the delays behind the levels, from the broker's settings (lines as in broker.conf)."""
     levels = (await broker_settings(pool, address, timeout_s=timeout_s)).get("messageDelayLevel")
     if levels is None:
         raise ProtocolError(f"{address} shows settings without messageDelayLevel")
@@ -204,7 +204,7 @@ async def list_acls(
 async def _ask_name_server(
     pool: ConnectionPool, address: str, header: Header, timeout_s: float
 ) -> RemotingCommand:
-    """For requests that every name server knows, and no broker. Raises NotANameServer."""
+    """Ask what every name server answers, and no broker. Raises NotANameServer."""
     try:
         return await ask(pool, address, header, timeout_s)
     except NotSupported:
@@ -217,7 +217,9 @@ async def _ask_name_server(
 async def get_route(
     pool: ConnectionPool, address: str, topic: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> TopicRouteData:
-    """Raises TopicNotExist where the name server knows no broker for the topic."""
+    """Return the topic's route. Raises TopicNotExist if the name server knows no broker for the
+    topic.
+    """
     header = GetRouteInfoRequest(topic=topic, accept_standard_json_only=True)
     reply = await _ask_name_server(pool, address, header, timeout_s)
     return TopicRouteData.from_json(loads_object(reply.body))
@@ -234,7 +236,7 @@ async def get_cluster_info(
 async def topic_list(
     pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> list[str]:
-    """Every topic that the name server knows, the system's own and retry topics included."""
+    """Return every topic that the name server knows, the system's own and retry topics included."""
     return topic_list_loads(
         (await _ask_name_server(pool, address, GetAllTopicListRequest(), timeout_s)).body
     )

@@ -18,12 +18,12 @@ REQUEST_TIMEOUT_S: Final = 3.0
 
 
 def request(header: Header, body: bytes = b"") -> RemotingCommand:
-    """The command that carries *header*."""
+    """Return the command that carries *header*."""
     return RemotingCommand(header.code, encode_header(header), body)
 
 
 def check(reply: RemotingCommand, address: str) -> RemotingCommand:
-    """*reply*, if it says SUCCESS; else raises the BrokerError for its code."""
+    """Return *reply* if it says SUCCESS, else raise the BrokerError for its code."""
     if reply.code == ResponseCode.SUCCESS:
         return reply
     raise broker_error(reply.code, reply.remark, address)
@@ -32,17 +32,17 @@ def check(reply: RemotingCommand, address: str) -> RemotingCommand:
 async def ask(
     pool: ConnectionPool, address: str, header: Header, timeout_s: float, body: bytes = b""
 ) -> RemotingCommand:
-    """The answer, which says SUCCESS."""
+    """Send a request. Return the answer, which says SUCCESS."""
     return check(await pool.call(address, request(header, body), timeout_s), address)
 
 
 def success(ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-    """An answer to a broker's request; opaque is filled in where it is sent."""
+    """Return an answer to a broker's request; opaque is filled in where it is sent."""
     return RemotingCommand(ResponseCode.SUCCESS, dict(ext_fields or {}), body, flag=Flag.RESPONSE)
 
 
 def refusal(code: int, remark: str) -> RemotingCommand:
-    """An answer that says why a broker's request was not carried out."""
+    """Return an answer that says why a broker's request was not carried out."""
     return RemotingCommand(code, {}, flag=Flag.RESPONSE, remark=remark)
 
 
@@ -59,8 +59,8 @@ async def pages(
     address: str,
     timeout_s: float,
 ) -> list[tuple[str, Any]]:
-    """The rows of *table*, whose requests *header* makes from the row to begin with; *total* is the
-    field that says how many there are.
+    """Return all rows of *table*, asked for page by page; *header* makes the request for the page
+    from a row on, and *total* is the field with the number of rows.
     """
     rows: dict[str, Any] = {}
     seq = 0

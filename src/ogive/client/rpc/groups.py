@@ -70,8 +70,8 @@ async def create_group(
 async def group_configs(
     pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> dict[str, dict[str, Any]]:
-    """Every consumer group of a broker, as raw JSON, so that changing a group loses no field that
-    some release added.
+    """Return every consumer group of a broker, as raw JSON, so that changing a group loses no field
+    that some release added.
 
     GET_SUBSCRIPTIONGROUP_CONFIG is no alternative: Apache's brokers create the group that it asks
     for.
@@ -122,7 +122,9 @@ async def consume_stats(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> dict[MessageQueue, OffsetWrapper]:
-    """The ends of the broker's queues and the group's offsets in them, in one topic or in all."""
+    """Return the ends of the broker's queues and the group's offsets in them, in one topic or in
+    all.
+    """
     return (await consume_stats_and_rate(pool, address, group, topic, timeout_s=timeout_s))[0]
 
 
@@ -134,7 +136,9 @@ async def consume_stats_and_rate(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
-    """The same, with how many messages the group takes a second from this broker."""
+    """Return the same as ``consume_stats``, and the messages that the group takes a second from
+    this broker.
+    """
     body = (
         await ask(
             pool, address, GetConsumeStatsRequest(consumer_group=group, topic=topic), timeout_s
@@ -146,7 +150,7 @@ async def consume_stats_and_rate(
 async def consumer_connections(
     pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> ConsumerConnection:
-    """The members of *group* that are connected to this broker.
+    """Return the members of *group* that are connected to this broker.
 
     Raises ConsumerNotOnline where there is none.
     """
@@ -157,7 +161,7 @@ async def consumer_connections(
 async def producer_connections(
     pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> list[ConnectionInfo]:
-    """The producers of *group* that are connected to this broker.
+    """Return the producers of *group* that are connected to this broker.
 
     Raises BrokerInternalError where there is none.
     """
@@ -201,7 +205,7 @@ class HeartbeatAnswer:
 async def heartbeat(
     pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> HeartbeatAnswer:
-    """Tell a broker who we are."""
+    """Tell a broker our groups and subscriptions."""
     header = decode_header(
         HeartbeatResponse,
         (await ask(pool, address, HeartbeatRequest(), timeout_s, data.encode())).ext_fields,
@@ -246,7 +250,7 @@ async def check_client_config(
 async def consumer_ids(
     pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> list[str]:
-    """Client ids of the members that this broker knows.
+    """Return the client ids of the members that this broker knows.
 
     Brokers of 4.x and 5.x answer a group without members with SYSTEM_ERROR.
     """
@@ -264,7 +268,7 @@ async def lock_queues(
     *,
     timeout_s: float = LOCK_TIMEOUT_S,
 ) -> list[MessageQueue]:
-    """Lock queues of one broker for an orderly consumer, or renew the locks; returns those that are
+    """Lock queues of one broker for an orderly consumer, or renew the locks. Return those that are
     locked now.
     """
     body = LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode()
@@ -300,7 +304,7 @@ async def query_consumer_offset(
     zero_if_young: bool | None = None,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> int | None:
-    """The offset of *group* in *queue*; None only if the broker says that there is none.
+    """Return the offset of *group* in *queue*; None only if the broker says that there is none.
 
     Every failure raises.
 
@@ -348,7 +352,7 @@ async def update_consumer_offset(
 async def max_offset(
     pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> int:
-    """The offset that the queue's next message will get."""
+    """Return the offset that the queue's next message will get."""
     return await _ask_offset(
         pool, address, GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id), timeout_s
     )
@@ -357,7 +361,7 @@ async def max_offset(
 async def min_offset(
     pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> int:
-    """The offset of the oldest message that the queue still holds."""
+    """Return the offset of the oldest message that the queue still holds."""
     return await _ask_offset(
         pool, address, GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id), timeout_s
     )
@@ -372,8 +376,8 @@ async def search_offset(
     upper: bool = False,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> int:
-    """The first message stored at or after *timestamp_ms*; with *upper* the last one stored at or
-    before it.
+    """Return the offset of the first message stored at or after *timestamp_ms*; with *upper* of the
+    last one stored at or before it.
     """
     boundary = "UPPER" if upper else "LOWER"
     header = SearchOffsetRequest(
@@ -385,7 +389,9 @@ async def search_offset(
 async def earliest_store_time(
     pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> int | None:
-    """When the queue's oldest message was stored, in ms; None for an empty queue."""
+    """Return the time in ms at which the queue's oldest message was stored; None for an empty
+    queue.
+    """
     header = GetEarliestStoreTimeRequest(topic=queue.topic, queue_id=queue.queue_id)
     answer = decode_header(
         TimestampResponse, (await ask(pool, address, header, timeout_s)).ext_fields

@@ -51,8 +51,8 @@ PULL_TIMEOUT_S: Final = 30.0  # CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND
 
 @dataclass(frozen=True, slots=True)
 class RawPull:
-    """One pull's answer with its records as they came: back to back in *body*, in the commit log's
-    layout.
+    """Answer to one pull, with its records as they came: back to back in *body*, in the commit
+    log's layout.
     """
 
     status: PullStatus
@@ -78,7 +78,7 @@ async def pull_raw(
     *,
     timeout_s: float = PULL_TIMEOUT_S,
 ) -> RawPull:
-    """A pull without decoding, for readers of whole blocks.
+    """Pull without decoding, for readers of whole blocks.
 
     *timeout_s* must be longer than the time the broker may hold the request.
     """
@@ -111,7 +111,7 @@ async def pull_message(
     broker_name: str,
     timeout_s: float = PULL_TIMEOUT_S,
 ) -> PullResult:
-    """A pull with its messages decoded and inflated; *broker_name* goes into their queues.
+    """Pull, and return the messages decoded and inflated; *broker_name* goes into their queues.
 
     Raises DamagedMessage and NoRecord, too.
 
@@ -147,7 +147,7 @@ async def pull_message(
 
 
 def _from(offset: int, messages: list[MessageExt]) -> list[MessageExt]:
-    """Without what stands before *offset* in the batch that holds it: a broker sends the whole
+    """Return the messages from *offset* on: of a batch that holds it a broker sends the whole
     record.
     """
     before = (
@@ -166,8 +166,8 @@ def _from(offset: int, messages: list[MessageExt]) -> list[MessageExt]:
 def _check_places(
     messages: Sequence[MessageExt], header: PullMessageRequest, end: int, address: str
 ) -> None:
-    """Raises NoRecord where a record's own offset is none that can follow: no checksum covers it,
-    and a group's progress goes by it.
+    """Raise NoRecord if a record's own offset cannot follow: no checksum covers it, and a group's
+    progress depends on it.
     """
     at = header.queue_offset
     for index, message in enumerate(messages):
@@ -191,8 +191,8 @@ async def read_messages(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> PullResult:
-    """Up to *count* messages from *offset* on, just to look at them: without progress of any group,
-    and without waiting.
+    """Return up to *count* messages from *offset* on, without progress of any group, and without
+    waiting.
     """
     header = PullMessageRequest(
         consumer_group=TOOLS_GROUP,
@@ -217,8 +217,8 @@ async def view_message(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> MessageExt:
-    """The message at a commit-log offset (see ``parse_offset_message_id``); its queue has no broker
-    name.
+    """Return the message at a commit-log offset (see ``parse_offset_message_id``); its queue has no
+    broker name.
     """
     header = ViewMessageRequest(offset=commitlog_offset, topic=topic)
     return decode_message((await ask(pool, address, header, timeout_s)).body)
@@ -236,8 +236,8 @@ async def query_messages(
     broker_name: str = "",
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> list[MessageExt]:
-    """Messages under *key* in the broker's index, which goes by a hash: the caller looks whether
-    each really has the key.
+    """Return the messages under *key* in the broker's index, which uses a hash: the caller checks
+    that each really has the key.
 
     Behind MAX_INFLATED_BYTES of inflated bodies they stay compressed.
     """
@@ -265,7 +265,7 @@ async def send_message(
     batch: bool = False,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> SendResult:
-    """One try of one message, or of one batch (*body* as ``encode_batch`` makes it).
+    """Try once to send one message, or one batch (*body* as ``encode_batch`` makes it).
 
     *message_id* is handed through to the result.
 

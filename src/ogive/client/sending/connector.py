@@ -1,4 +1,4 @@
-"""Opens connections to brokers, and keeps the messages that wait for them."""
+"""Connections of lanes to brokers, and the messages that wait for them."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ MAX_PAUSE_S: Final = 1.0
 
 
 class Connector:
-    """Opens the connections of lanes while anything waits there, and sends it then.
+    """Open the connections of lanes while anything waits there, and send it then.
 
     *patience_s* is the time of one attempt.
     """

@@ -1,4 +1,4 @@
-"""Refuses delay levels that the brokers of a topic do not have.
+"""Refusal of delay levels that the brokers of a topic do not have.
 
 A broker, Apache's too, uses its last level for a level above it: 30 becomes two hours. Levels of
 the default table are sent without asking.
@@ -13,7 +13,7 @@ from ogive.model import DelayLevels
 
 
 class LevelCheck:
-    """The delay levels of the brokers of one client, asked for when a message needs them."""
+    """Delay levels of one client's brokers, asked for when a message needs them."""
 
     def __init__(self, client: ClientInstance, default_topic_queues: int) -> None:
         self._client = client

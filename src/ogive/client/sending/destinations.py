@@ -81,7 +81,7 @@ class Destinations:
         ]
 
     def drop_finished(self) -> None:
-        """Forget the messages whose time was up, wherever they wait."""
+        """Forget the messages whose time was up, in all backlogs, queues and lanes."""
         holders: list[PendingTopic | Lane] = [*self.topics.values(), *self.lanes.values()]
         for holder in holders:
             if any(pending.finished for pending in holder.backlog):
@@ -98,8 +98,8 @@ class Destinations:
     # --- choosing ---------------------------------------------------------------------------------
 
     def next_target(self, topic: PendingTopic, avoid: Lane | None = None) -> Target:
-        """Round robin over the queues of brokers that can be reached and are not slow, other
-        brokers than *avoid* first.
+        """Return the next queue, round robin, of a broker that can be reached and is not slow.
+        Brokers other than *avoid* come first.
         """
         targets = topic.targets
         assert targets is not None
@@ -139,9 +139,7 @@ HEAD_START_S: Final = 0.1
 
 
 class Resolver:
-    """Keeps messages of topics without a route, in their order, until it is known or their time is
-    up.
-    """
+    """Messages of topics without a route, in order, until it is known or their time is up."""
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class InFlightLimit:
 
 
 class DeadlineWatch:
-    """Calls *expire* with the watched messages whose deadline has come."""
+    """Deadlines of messages: calls *expire* with those whose deadline has come."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[PendingSend]], None]

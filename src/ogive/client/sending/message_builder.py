@@ -127,7 +127,7 @@ know.
 
 
 class MessageBuilder:
-    """Builds the messages of one producer.
+    """Builder of one producer's messages.
 
     *ended* hears every outcome, if there is one. May be used on any thread.
     """

@@ -209,14 +209,14 @@ class Lane:
 
 
 class Sender(Protocol):
-    """Accumulator, as its lane needs it."""
+    """Protocol of the accumulator, as its lane uses it."""
 
     def send(self, topic: "PendingTopic", pending: PendingSend, connection: Connection) -> None: ...
     def drop_finished(self) -> None: ...
 
 
 class Pump(Protocol):
-    """Ordered queue, as its lane needs it."""
+    """Protocol of an ordered queue, as its lane uses it."""
 
     @property
     def idle(self) -> bool: ...
@@ -247,7 +247,7 @@ class Target:
 
 
 class PendingTopic:
-    """The queues of one topic; None until the route is known, and messages wait in *backlog*.
+    """Queues of one topic; None until the route is known, and messages wait in *backlog*.
 
     *left* are queues that the route does not show any more, but whose messages have no outcome yet:
     should one come back, what is sent then must not overtake them.
@@ -285,7 +285,7 @@ class PendingTopic:
 
 
 class Publishing(Protocol):
-    """The publisher, as the stages that a message passes use it."""
+    """Protocol of the publisher, as the stages that a message passes use it."""
 
     def place(self, pending: PendingSend) -> None:
         """Choose a queue, or another one."""
@@ -311,7 +311,7 @@ class Publishing(Protocol):
     def succeed(self, pending: PendingSend, result: SendResult) -> None: ...
 
     def fail(self, pending: PendingSend) -> None:
-        """End it with the error that its tries amount to."""
+        """End it with the error that follows from its tries."""
 
     def end(self, pending: PendingSend, error: OgiveError) -> None: ...
 

@@ -71,7 +71,7 @@ CLOSED_MEANWHILE: Final = "the producer was closed before the message had an out
 
 
 class Publisher:
-    """Gives each message that it accepts exactly one outcome."""
+    """Engine of a producer: gives each message that it accepts exactly one outcome."""
 
     def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
         self.client = client
@@ -162,7 +162,7 @@ class Publisher:
         return max(0.0, timeout_s - (self._loop.time() - started))
 
     def take(self, pending: PendingSend, timeout_s: float) -> None:
-        """Accept over the limit, too. What is not raised here ends in the message's future.
+        """Take the message even over the limit. Errors that are not raised here end in its future.
 
         Raises MessageIllegal for properties that no broker takes, IllegalStateError after the end.
         """

@@ -57,7 +57,7 @@ class Admin(Facade):
         self._end(self._admin.close)
 
     def cluster_info(self) -> ClusterInfo:
-        """The clusters and brokers that the name server knows."""
+        """Return the clusters and brokers that the name server knows."""
         return self._live().call(self._admin.cluster_info())
 
     # --- topics and brokers -----------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Admin(Facade):
         self._live().call(self._admin.delete_topic(topic, cluster=cluster))
 
     def topics(self, *, system: bool = False) -> list[TopicSummary]:
-        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter
+        """Return all topics, by name; *system* includes the brokers' own, and retry and dead-letter
         topics.
         """
         return self._live().call(self._admin.topics(system=system))
@@ -142,11 +142,11 @@ class Admin(Facade):
         return self._live().call(self._admin.topic(topic))
 
     def route(self, topic: str) -> TopicRouteData:
-        """The topic's brokers and queues, fresh from the name server. Raises NoRoute."""
+        """Return the topic's brokers and queues, fresh from the name server. Raises NoRoute."""
         return self._live().call(self._admin.route(topic))
 
     def offsets(self, topic: str) -> list[QueueOffsets]:
-        """The offsets in each queue of the topic. Raises NoRoute."""
+        """Return the offsets in each queue of the topic. Raises NoRoute."""
         return self._live().call(self._admin.offsets(topic))
 
     def brokers(self) -> list[BrokerStatus]:
@@ -158,8 +158,8 @@ class Admin(Facade):
         return self._live().call(self._admin.brokers())
 
     def delay_levels(self, topic: str) -> DelayLevels:
-        """The delay levels for messages to *topic*; if its brokers differ, those of the one with
-        the fewest.
+        """Return the delay levels for messages to *topic*; if its brokers differ, those of the one
+        with the fewest.
 
         Raises BrokerError if a broker does not show its settings.
         """
@@ -233,7 +233,7 @@ class Admin(Facade):
         self._live().call(self._admin.delete_group(group, offsets=offsets))
 
     def groups(self, *, system: bool = False) -> list[GroupSummary]:
-        """All consumer groups, by name; *system* includes the brokers' own."""
+        """Return all consumer groups, by name; *system* includes the brokers' own."""
         return self._live().call(self._admin.groups(system=system))
 
     def group(self, group: str) -> Group:
@@ -244,14 +244,14 @@ class Admin(Facade):
         return self._live().call(self._admin.group(group))
 
     def members(self, group: str) -> ConsumerConnection | None:
-        """The members online now and their subscriptions; None if there are none.
+        """Return the members online now and their subscriptions; None if there are none.
 
         Raises GroupNotExist, which names similar groups.
         """
         return self._live().call(self._admin.members(group))
 
     def producers(self, group: str) -> list[Member]:
-        """The producers of the group that are online now."""
+        """Return the producers of the group that are online now."""
         return self._live().call(self._admin.producers(group))
 
     def running_info(
@@ -287,8 +287,8 @@ class Admin(Facade):
     # --- offsets ----------------------------------------------------------------------------------
 
     def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:
-        """For each queue, the offset of the first message stored at or after *at*; the queue's end
-        if there is none. Raises NoRoute.
+        """Return for each queue the offset of the first message stored at or after *at*; the
+        queue's end if there is none. Raises NoRoute.
         """
         return self._live().call(self._admin.offsets_at(topic, at))
 
@@ -330,8 +330,8 @@ class Admin(Facade):
     # --- messages ---------------------------------------------------------------------------------
 
     def message(self, message_id: str, *, topic: str | None = None) -> MessageExt:
-        """The message with this id, either the broker's (``offset_id``) or the unique key from its
-        producer (``id``).
+        """Return the message with this id, either the broker's (``offset_id``) or the unique key
+        from its producer (``id``).
 
         A unique key is looked up in the brokers' index, in *topic* or in all topics of
         applications. Raises QueryNotFound, and NotSupported if a broker keeps no index.
@@ -339,7 +339,7 @@ class Admin(Facade):
         return self._live().call(self._admin.message(message_id, topic=topic))
 
     def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
-        """The message at this offset of the queue.
+        """Return the message at this offset of the queue.
 
         Raises QueryNotFound, which names the offsets that the queue has.
         """
@@ -354,8 +354,8 @@ class Admin(Facade):
         end: datetime | None = None,
         limit: int = 64,
     ) -> list[MessageExt]:
-        """Messages stored from *start* until before *end*, oldest first: all, or those with
-        *key*.
+        """Return the messages stored from *start* until before *end*, oldest first: all, or those
+        with *key*.
 
         A *key* is looked up in the brokers' index, which finds at most 64 per broker. Raises
         NoRoute, and NotSupported if a broker keeps no index.
@@ -424,7 +424,7 @@ class Admin(Facade):
         self._live().call(self._admin.delete_user(name))
 
     def users(self) -> list[UserRow]:
-        """The users of all brokers, by name."""
+        """Return the users of all brokers, by name."""
         return self._live().call(self._admin.users())
 
     def allow(
@@ -450,5 +450,5 @@ class Admin(Facade):
         self._live().call(self._admin.forget_rules(user, resource))
 
     def access_rules(self) -> list[AccessRule]:
-        """All rules, as the brokers know them, by user."""
+        """Return all rules, as the brokers know them, by user."""
         return self._live().call(self._admin.access_rules())

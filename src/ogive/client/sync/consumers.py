@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @explains
 class PushConsumer(Facade):
-    """Calls listeners with messages: ``with PushConsumer(bill, ship) as consumer``.
+    """Consumer that calls listeners: ``with PushConsumer(bill, ship) as consumer``.
 
     Several listeners may be of one group.
 
@@ -115,8 +115,8 @@ class PushConsumer(Facade):
         self._live().call(self._consumer.unsubscribe_for(listener, threading.get_ident()))
 
     def lag(self) -> dict[MessageQueue, int]:
-        """Unfinished messages of each queue that this consumer holds, as the brokers count them
-        now. Raises OgiveError.
+        """Return the number of unfinished messages of each queue that this consumer holds, as the
+        brokers count them now. Raises OgiveError.
         """
         return self._live().call(self._consumer.lag())
 
@@ -130,18 +130,18 @@ class PushConsumer(Facade):
 
     @property
     def client_id(self) -> str:
-        """This consumer's name at the brokers."""
+        """Name of this consumer at the brokers."""
         return self._consumer.client_id
 
     @property
     def assignment(self) -> dict[str, list[MessageQueue]]:
-        """The queues held now, by group; those of retry topics included."""
+        """Queues held now, by group; those of retry topics included."""
         return self._consumer.assignment
 
 
 @explains
 class PullConsumer(Facade):
-    """Messages on demand: ``with PullConsumer("Orders", group="replay") as consumer``.
+    """Consumer of messages on demand: ``with PullConsumer("Orders", group="replay") as consumer``.
 
     One thread at a time may poll.
 
@@ -202,7 +202,9 @@ class PullConsumer(Facade):
         self._close(in_good_order=True)
 
     def close_at_exit(self) -> None:
-        """Nobody said that the last poll's messages are finished: they are delivered again."""
+        """Close. The last poll's messages are delivered again: nobody said that they are
+        finished.
+        """
         self._close(in_good_order=False)
 
     def __exit__(
@@ -211,7 +213,7 @@ class PullConsumer(Facade):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """After an exception the last poll's messages do not count as finished."""
+        """Close. After an exception the last poll's messages do not count as finished."""
         self._close(in_good_order=kind is None)
 
     def _close(self, *, in_good_order: bool) -> None:
@@ -219,12 +221,12 @@ class PullConsumer(Facade):
 
     @property
     def client_id(self) -> str:
-        """This consumer's name at the brokers."""
+        """Name of this consumer at the brokers."""
         return self._consumer.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues held now."""
+        """Queues held now."""
         return self._consumer.assignment
 
     def poll(self, timeout_s: float | None = 5.0, *, max_messages: int = 1000) -> list[MessageExt]:
@@ -299,7 +301,7 @@ class PullConsumer(Facade):
         self._live().call(self._consumer.resume(*queues))
 
     def position(self, queue: MessageQueue) -> int:
-        """The next offset that ``poll`` returns.
+        """Return the offset of the next message that ``poll`` returns.
 
         Raises IllegalStateError for a queue that is not held.
         """
@@ -312,20 +314,20 @@ class PullConsumer(Facade):
         return self._live().call(self._consumer.lag())
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of *topic*. Raises NoRoute."""
+        """Return the readable queues of *topic*. Raises NoRoute."""
         return self._live().call(self._consumer.queues(topic))
 
     def beginning_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message in the queue."""
+        """Return the offset of the oldest message in the queue."""
         return self._live().call(self._consumer.beginning_offset(queue))
 
     def end_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message sent to the queue will get."""
+        """Return the offset that the next message sent to the queue will get."""
         return self._live().call(self._consumer.end_offset(queue))
 
     def offset_at(self, queue: MessageQueue, at: datetime) -> int:
-        """The offset of the first message stored *at* that time or later; the queue's end if there
-        is none.
+        """Return the offset of the first message stored *at* that time or later; the queue's end if
+        there is none.
         """
         return self._live().call(self._consumer.offset_at(queue, at))
 
@@ -341,7 +343,7 @@ class PullConsumer(Facade):
         self._live().call(self._consumer.commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, asked from the broker; None if it has none."""
+        """Return the group's committed offset, asked from the broker; None if it has none."""
         return self._live().call(self._consumer.committed(queue))
 
 

@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class OnlyWith:
-    """Explains ``async with`` on an object that blocks. Type checkers refuse it by themselves."""
+    """Base class of blocking objects: ``async with`` raises TypeError with advice. Type checkers
+    refuse it by themselves.
+    """
 
     if not TYPE_CHECKING:
 
@@ -29,7 +31,7 @@ class OnlyWith:
 
 
 class Facade(OnlyWith, ABC):
-    """The portal that a blocking object lives on, from ``start`` to ``close``."""
+    """Blocking object on the portal of its process, from ``start`` to ``close``."""
 
     _consumes = False
 
@@ -44,7 +46,7 @@ class Facade(OnlyWith, ABC):
     def close(self) -> None: ...
 
     def close_at_exit(self) -> None:
-        """Called at the interpreter's exit for an object that is still open."""
+        """Close an object that is still open at the interpreter's exit."""
         self.close()
 
     def __enter__(self) -> Self:
@@ -106,8 +108,8 @@ class Facade(OnlyWith, ABC):
             self._portal.loop.call_soon_threadsafe(self._starting.undo)
 
     def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Close, where there is anything to close: never started, in a forked child, or after the
-        program's end there is not.
+        """Close, unless it was never started, or its loop has ended or belongs to the parent
+        process.
         """
         if self._portal is not None and self._portal.alive:
             self._portal.call(close())
@@ -115,7 +117,7 @@ class Facade(OnlyWith, ABC):
 
 
 class _Starting:
-    """A start on the loop, which can be undone whatever became of it."""
+    """Start on the loop, which can be undone whatever became of it."""
 
     def __init__(
         self,

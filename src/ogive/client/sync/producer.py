@@ -30,7 +30,7 @@ _LATE_S: Final = 1.0
 
 @explains
 class Producer(Facade, Generic[B]):
-    """Sends messages: ``with Producer() as producer``. Many threads may share it.
+    """Producer of messages: ``with Producer() as producer``. Many threads may share it.
 
     Leaving the block waits for the messages in flight. *check* is asked about transactions of
     *group* that were never ended: True commits, False rolls back, None means "not known yet". With
@@ -78,7 +78,7 @@ class Producer(Facade, Generic[B]):
 
     @property
     def in_flight(self) -> int:
-        """Return the number of accepted messages without an outcome."""
+        """Number of accepted messages without an outcome."""
         return self._producer.in_flight
 
     def send(
@@ -150,8 +150,8 @@ class Producer(Facade, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> concurrent.futures.Future[SendResult]:
-        """Like ``send``, but only waits for room among the messages in flight; the future gets the
-        result.
+        """Send as ``send`` does, but only wait for room among the messages in flight; the future
+        gets the result.
 
         Messages of one queue are stored in the order in which they were submitted. A failure that
         is never looked at is logged. Callbacks of the future run on ogive's event loop and must not
@@ -186,7 +186,7 @@ class Producer(Facade, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Send without waiting for an answer: nothing tells whether the message arrived.
+        """Send without waiting for an answer: nothing reports if the message is lost.
 
         Raises only what goes wrong before it is sent.
         """
@@ -215,7 +215,8 @@ class Producer(Facade, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> "Transaction":
-        """A message that is delivered if the block completes, and discarded if it raises.
+        """Open a transaction: its message is delivered if the block completes, and discarded if it
+        raises.
 
         Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it
         tells the broker the decision, and raises nothing: if the broker cannot be reached or this
@@ -276,7 +277,7 @@ class Producer(Facade, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> MessageExt:
-        """Send a message and wait for its consumer's reply: that of a listener which returns
+        """Send a message and wait for the reply of its consumer, a listener that returns
         ``ogive.Reply``.
 
         *timeout_s* covers the whole call, from the route to the reply. Raises ReplyTimeout (perhaps
@@ -368,7 +369,7 @@ def _blocked(pending: PendingSend, budget_s: float) -> SendTimeout:
 
 @explains
 class Transaction(OnlyWith):
-    """``with producer.transaction(topic, body) as transaction``. For one block."""
+    """Transaction for one block: ``with producer.transaction(topic, body) as transaction``."""
 
     def __init__(self, transaction: aio_transaction.Transaction, portal: Portal) -> None:
         self._transaction, self._portal = transaction, portal
@@ -387,7 +388,7 @@ class Transaction(OnlyWith):
 
     @property
     def id(self) -> str:
-        """The message's unique key. Raises IllegalStateError before the block is entered."""
+        """Unique key of the message. Raises IllegalStateError before the block is entered."""
         return self._transaction.id
 
     @property

@@ -1,4 +1,4 @@
-"""The future of a submitted message, which the loop completes without ever waiting for a lock of a
+"""Future of a submitted message, which the loop completes without ever waiting for a lock of a
 user's thread.
 
 A plain ``concurrent.futures.Future`` has a lock that a waiting thread holds for moments. A signal
@@ -28,7 +28,7 @@ Callback = Callable[[concurrent.futures.Future[T]], object]
 
 
 class SubmitFuture(concurrent.futures.Future[T]):
-    """A future that cannot be cancelled, and that logs an error which is never retrieved, as
+    """Future that cannot be cancelled, and that logs an error which is never retrieved, as
     asyncio's do.
 
     Each waiting thread sleeps on a lock of its own. Only ``concurrent.futures.wait`` and
@@ -174,7 +174,7 @@ class SubmitFuture(concurrent.futures.Future[T]):
 
 
 class Completions:
-    """Completes futures on threads of its own, which end when idle.
+    """Threads that complete futures, and end when idle.
 
     A thread that is stuck on a lock holds up no other future: another one is started.
     """
