@@ -21,11 +21,10 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  * Consumes from the first offset, prints a JSON line per delivery, and ends after the given number
  * of deliveries, failed ones included.
  * nameServer= topic=a,b group= deliveries= [mode=concurrent|orderly|broadcast] [expression=*]
- * [failures=0] [maxReconsume=-1] [timeout=100]
- * [sql=an SQL92 expression, which takes the place of the tags]
- * [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=]
- * [heartbeat=30000, in milliseconds]
- * [clientRebalance=true, else the broker assigns queues and chooses between pull and POP]
+ * [failures=0] [maxReconsume=-1] [timeout=100] [sql=an SQL92 expression, which takes the place of
+ * the tags] [strategy=AVG|AVG_BY_CIRCLE|CONSISTENT_HASH] [accessKey= secretKey=] [heartbeat=30000,
+ * in milliseconds] [clientRebalance=true, else the broker assigns queues and chooses between pull
+ * and POP]
  * A delivery fails ("later") while the message's reconsumeTimes is below failures. Prints
  * {"ready":true} when started. Exit 1 at the timeout.
  */

@@ -12,9 +12,8 @@ import org.apache.rocketmq.filter.expression.Expression;
 
 /**
  * Puts SQL92 expressions to Apache's classes: file=JSON object {"contexts": [{name: value}],
- * "expressions": [text]}.
- * Prints one line for each expression, {"refused": true} or {"results": [true, false, null or
- * "error"]}.
+ * "expressions": [text]}. Prints one line for each expression, {"refused": true} or {"results":
+ * [true, false, null or "error"]}.
  */
 public final class Filter {
     public static void main(String[] args) throws Exception {

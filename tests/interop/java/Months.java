@@ -7,8 +7,7 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
 
 /**
  * Asks Apache's class from when on it counts the milliseconds in unique keys: zones=NAME,NAME
- * times=MS,MS.
- * Prints one line for each zone and time, {"zone": name, "time": ms, "start": ms}.
+ * times=MS,MS. Prints one line for each zone and time, {"zone": name, "time": ms, "start": ms}.
  */
 public final class Months {
     public static void main(String[] args) throws Exception {

@@ -13,9 +13,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Requests and replies. mode=ask sends count requests, one after the other, with the bodies "0",
- * "1", ... and prints each reply.
- * mode=answer consumes until it has answered count requests, each with "re " and the request's
- * body. Exit 1 at the timeout.
+ * "1", ... and prints each reply. mode=answer consumes until it has answered count requests, each
+ * with "re " and the request's body. Exit 1 at the timeout.
  * nameServer= topic= group= mode=ask|answer [count=1] [timeout=100]. mode=answer prints
  * {"ready":true} when started.
  */

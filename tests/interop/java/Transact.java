@@ -19,10 +19,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  * nameServer= topic= group= count= [first=0]
  * [plans=commit,rollback,check-commit,check-rollback,check-twice] [checks=0] [hang=false]
  * The plans are taken in turn. "check-..." says "unknown" at first; "check-twice" says it once more
- * when it is asked. The program ends when
- * it has decided about "checks" transactions that it was asked about, however often: a broker
- * repeats a question whose answer is on its way.
- * hang=true lets it print {"hanging":true} after the sends, know no answer, and wait for its end.
+ * when it is asked. The program ends when it has decided about "checks" transactions that it was
+ * asked about, however often: a broker repeats a question whose answer is on its way. hang=true
+ * lets it print {"hanging":true} after the sends, know no answer, and wait for its end.
  */
 public class Transact implements TransactionListener {
     private final Options options;

@@ -1,5 +1,6 @@
 """Blocking sends: what can go wrong with one, and what an interrupt leaves behind."""
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -13,6 +14,7 @@ from functools import partial
 import pytest
 
 import ogive
+import ogive.aio
 from ogive.client.config import ProducerConfig
 from ogive.client.sending.pending import PendingSend
 from ogive.errors import (
@@ -131,7 +133,7 @@ def test_flush_and_close_wait_for_the_outcome(broker: FakeBroker, end: str) -> N
     until(lambda: broker.connections == 0)
 
 
-def test_a_send_that_outlives_its_client_ends_with_an_error(broker: FakeBroker) -> None:
+def test_close_waits_until_the_time_of_a_send_is_up(broker: FakeBroker) -> None:
     client = ogive.ClientConfig(name_server=broker.address)
     config = ProducerConfig(send_timeout_s=0.3)
     with ogive.Producer(client=client, config=config) as producer:
@@ -151,6 +153,26 @@ def test_a_send_that_outlives_its_client_ends_with_an_error(broker: FakeBroker) 
     assert [one.outcome_unknown for one in errors] == [True]
     with pytest.raises(IllegalStateError, match="closed"):
         producer.send("Orders", b"too late")
+
+
+def test_a_close_that_the_end_of_the_loop_cuts_short_ends_what_is_in_flight(
+    broker: FakeBroker,
+) -> None:
+    async def leave_it_unanswered() -> asyncio.Future[SendResult]:
+        producer = ogive.aio.Producer(broker.address, config=ProducerConfig(send_timeout_s=WAIT_S))
+        await producer.start()
+        broker.hold(SEND)
+        future = await producer.submit("Orders", b"slow")
+        await asyncio.to_thread(until, lambda: arrived(broker, b"slow"))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(producer.close(), 0.05)
+        assert not future.done()
+        return future
+
+    # the end of a loop cancels its tasks
+    future = asyncio.run(leave_it_unanswered())
+    with pytest.raises(IllegalStateError, match="closed before the message had an outcome"):
+        future.result()
 
 
 # --- interrupts -----------------------------------------------------------------------------------

@@ -10,10 +10,16 @@ from ogive.model import PropertyName
 from ogive.transport.connection import one_frame
 from ogive.transport.server import ServerConnection
 from ogive.wire.bodies.configs import TopicConfig
-from ogive.wire.codes import Flag, LanguageCode, SerializeType
+from ogive.wire.codes import Flag, LanguageCode, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import FrameDecoder
-from ogive.wire.message import StoredMessage, decode_stored, encode_properties, raw_property
+from ogive.wire.message import (
+    StoredMessage,
+    decode_stored,
+    encode_batch,
+    encode_properties,
+    raw_property,
+)
 from tests.raw_client import RawClient
 from tests.unit.transport.wire import ReadableWire
 
@@ -83,6 +89,28 @@ def send(
         flag=flag,
         language=LanguageCode.JAVA,
         serialize_type=SerializeType.ROCKETMQ,
+    )
+
+
+def batch(
+    topic: str = "T",
+    queue: int = 0,
+    bodies: tuple[bytes, ...] = (b"1", b"2"),
+    flag: int = 0,
+    **changed: Any,
+) -> RemotingCommand:
+    """*changed*: items, the properties of its messages; properties of its own, or fields of the
+    header by their letters.
+    """
+    items = changed.pop("items", "UNIQ_KEY\x01A\x02WAIT\x01true\x02").encode()
+    body = encode_batch([(number, body, items) for number, body in enumerate(bodies)])
+    return send(
+        topic,
+        queue,
+        body,
+        code=RequestCode.SEND_BATCH_MESSAGE,
+        flag=flag,
+        **{"m": "true"} | changed,
     )
 
 

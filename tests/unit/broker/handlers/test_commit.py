@@ -15,7 +15,7 @@ from ogive.wire.codes import RequestCode, SerializeType, SysFlag
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.signing import Credentials
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.handlers.reads import Reads, outcome, prepare, send
+from tests.unit.broker.handlers.reads import Reads, batch, outcome, prepare, send
 
 LIMIT = 2000
 READS: dict[str, list[RemotingCommand]] = {
@@ -119,7 +119,7 @@ async def test_a_read_ends_as_its_requests_would_one_by_one(
 async def test_a_run_goes_to_the_next_segment_as_a_whole(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
-    found = []
+    found, segments = [], []
     for together in (True, False):
         broker = await prepare(
             await start_broker(data=tmp_path / str(together), segment_bytes=65536)
@@ -130,8 +130,10 @@ async def test_a_run_goes_to_the_next_segment_as_a_whole(
             broker, reads, [send(queue=n % 3, body=b"%d" % n * 300) for n in range(60)]
         )
         found.append([(one.queue_id, one.queue_offset, one.body) for one in end["records"]])
-    # their places in the log differ: by itself each send fills the segment before
+        segments.append({one.commitlog_offset // 65536 for one in end["records"][60:]})
     assert found[0] == found[1]
+    # by itself each send fills the segment before
+    assert segments == [{1}, {0, 1}]
     assert len(found[0]) == 120
 
 
@@ -310,6 +312,7 @@ SIGNED: dict[str, list[RemotingCommand]] = {
     "nobody": [signed(send(), Credentials(access_key="eve", secret_key="roots-secret"))] * 2,
     "a guess": [signed(send(), Credentials(access_key="alice", secret_key="guess"))] * 2,
     "one-way": [signed(send(flag=2)), send(flag=2), signed(send())],
+    "batches": [signed(batch()), batch(), signed(batch("Another")), signed(batch(queue=1))],
     "a retry topic": [signed(send()), signed(send("%RETRY%T", j=1)), signed(send())],
 }
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,33 +9,10 @@ from ogive.errors import ResponseCode, StoreFailed, StoreFull
 from ogive.store.types import Messages, PutDone
 from ogive.transport.server import ServerConnection
 from ogive.wire.bodies.configs import TopicConfig
-from ogive.wire.codes import RequestCode, SysFlag
+from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand, encode_command
-from ogive.wire.message import encode_batch
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.handlers.reads import Reads, outcome, prepare, send
-
-
-def batch(
-    topic: str = "T",
-    queue: int = 0,
-    bodies: tuple[bytes, ...] = (b"1", b"2"),
-    flag: int = 0,
-    **changed: Any,
-) -> RemotingCommand:
-    """*changed*: items, the properties of its messages; properties of its own, or fields of the
-    header by their letters.
-    """
-    items = changed.pop("items", "UNIQ_KEY\x01A\x02WAIT\x01true\x02").encode()
-    body = encode_batch([(number, body, items) for number, body in enumerate(bodies)])
-    return send(
-        topic,
-        queue,
-        body,
-        code=RequestCode.SEND_BATCH_MESSAGE,
-        flag=flag,
-        **{"m": "true"} | changed,
-    )
+from tests.unit.broker.handlers.reads import Reads, batch, outcome, prepare, send
 
 
 def cut(command: RemotingCommand) -> RemotingCommand:
