@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import itertools
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from typing import Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import print_json
+from ogive.cli.options import check_count
+from ogive.cli.output import print_json, say
 from ogive.client.config import ProducerConfig
 from ogive.errors import InvalidOption, OgiveError
 from ogive.text import escape_lines
@@ -103,14 +103,9 @@ class Measured:
         }
 
 
-def _check_count(options: argparse.Namespace) -> None:
-    if options.count is not None and options.count < 1:
-        raise InvalidOption(f"--count {options.count}: must be at least 1")
-
-
 async def produce(options: argparse.Namespace) -> int:
     """Send messages and show the rate. Return 1 if a send failed."""
-    _check_count(options)
+    check_count(options.count)
     if not 1 <= options.size <= MAX_SIZE:
         raise InvalidOption(f"--size {options.size}: must be between 1 and {MAX_SIZE} bytes")
     if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
@@ -154,14 +149,13 @@ async def produce(options: argparse.Namespace) -> int:
             reports.cancel()
             _show(measured.total(), "sent", as_json=options.json, last=True)
     if first:
-        said = escape_lines(f"{measured.failed:,} sends failed, the first with: {first[0]}")
-        print(said, file=sys.stderr)
+        say(escape_lines(f"{measured.failed:,} sends failed, the first with: {first[0]}"))
     return 1 if first else 0
 
 
 async def consume(options: argparse.Namespace) -> int:
     """Receive messages and show the rate. Return 1 if none came."""
-    _check_count(options)
+    check_count(options.count)
     measured, ends = Measured(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(
         options.topic, group=options.group, start="earliest", client=client_config(options)

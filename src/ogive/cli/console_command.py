@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ogive.cli import connect
 from ogive.cli.logs import set_up_logging
+from ogive.cli.options import check_port
 from ogive.client.config import ClientConfig
 from ogive.client.credential_files import read_credentials
 from ogive.console.config import ConsoleConfig, require_extra
@@ -19,8 +20,7 @@ from ogive.wire.signing import Credentials
 async def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     set_up_logging(options.verbose, "text")
-    if not 0 <= options.console_port <= 65535:
-        raise InvalidOption(f"--port {options.console_port}: must be between 0 and 65535")
+    check_port("--port", options.console_port)
     config = await asyncio.to_thread(config_for_cluster, options)
     # imported after the check that its libraries are installed
     from ogive.console.server import Console

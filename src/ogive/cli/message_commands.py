@@ -11,6 +11,7 @@ from typing import Any
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.lookup_commands import keeps_batches_whole
+from ogive.cli.options import check_count
 from ogive.cli.output import interruptible, print_json, print_message, say
 from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
 from ogive.model import Message, SendResult, check_tag
@@ -224,8 +225,7 @@ async def _say_what_tags_do_not_find(options: argparse.Namespace) -> None:
 
 async def _tail(options: argparse.Namespace) -> int:
     left = options.count
-    if left is not None and left < 1:
-        raise InvalidOption(f"--count {left}: must be at least 1")
+    check_count(left)
     async with aio.PullConsumer(
         client=client_config(options), tags=options.tag, start=options.start
     ) as consumer:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from ogive.errors import InvalidOption
+
 # argparse gives these types no public names
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 _Container: TypeAlias = "argparse._ActionsContainer"
@@ -128,6 +130,18 @@ def host(text: str) -> str:
     from ogive.transport.connection import without_brackets
 
     return without_brackets(text)
+
+
+def check_count(count: int | None) -> None:
+    """Raise InvalidOption for a --count below 1."""
+    if count is not None and count < 1:
+        raise InvalidOption(f"--count {count}: must be at least 1")
+
+
+def check_port(option: str, port: int | None) -> None:
+    """Raise InvalidOption unless *port*, which *option* names, is None or between 0 and 65535."""
+    if port is not None and not 0 <= port <= 65535:
+        raise InvalidOption(f"{option} {port}: must be between 0 and 65535")
 
 
 YES: Final = option("-y", "--yes", action="store_true", help="do it without asking")

@@ -16,6 +16,7 @@ from typing import Final
 from ogive.broker.config import check_advertised, check_name, check_region, ip_of, is_host_name
 from ogive.broker.state.topic_table import MAX_MADE_QUEUES
 from ogive.cli.connect import is_there
+from ogive.cli.options import check_port
 from ogive.cli.parser import build_parser
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES, DelayLevels
@@ -170,9 +171,7 @@ def _check_open_host(options: argparse.Namespace) -> None:
 def _check_ports(options: argparse.Namespace) -> None:
     """Raise InvalidOption for a port out of range, or one that two options name."""
     for name in ("name-server", "broker", "metrics", "console"):
-        port = getattr(options, f"{name.replace('-', '_')}_port")
-        if port is not None and not 0 <= port <= 65535:
-            raise InvalidOption(f"--{name}-port {port}: must be between 0 and 65535")
+        check_port(f"--{name}-port", getattr(options, f"{name.replace('-', '_')}_port"))
     for (one, place), (other, same) in itertools.combinations(places(options).items(), 2):
         if place[1] and place == same:
             raise InvalidOption(
