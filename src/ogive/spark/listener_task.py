@@ -13,7 +13,7 @@ Behaviour
 - A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
 - A range counts as done, and the log names what is missing, if its broker has lost it, if its topic
   has lost the queue, or if the topic has no listener any more.
-- A message whose body does not match its checksum is passed over once that is how the master has
+- A message whose body does not match its checksum is skipped once that is how the master has
   it, see ``client/consumer/corrupt_messages.py``. Until that is known it is waited for like a
   broker that is away; and so are bytes that are no message at all, which nothing passes over.
 
@@ -96,7 +96,7 @@ class CallCounts:
     # queue, offset of what ran into the consume timeout
     late: set[tuple[MessageQueue, int]] = field(default_factory=set)
     # for each damaged message
-    passed_over: list[MessageQueue] = field(default_factory=list)
+    skipped: list[MessageQueue] = field(default_factory=list)
 
     def begun(self, messages: Sequence[MessageExt]) -> Any:
         return None
@@ -112,7 +112,7 @@ class CallCounts:
     def of(self, queue: MessageQueue) -> tuple[int, int]:
         """Return the calls, and the messages that failed: in calls, and damaged ones."""
         failed = [count for place, count in self.ends if place == queue]
-        return len(failed), sum(failed) + self.passed_over.count(queue)
+        return len(failed), sum(failed) + self.skipped.count(queue)
 
 
 class Consuming:
@@ -324,7 +324,7 @@ class Consuming:
                 now = self._loop.time()
                 offset = corrupt.after(at, exc, now)
                 if offset is not None:
-                    self._tally.passed_over.append(queue)
+                    self._tally.skipped.append(queue)
                     return PullResult(PullStatus.NO_MATCHED_MSG, offset, 0, 0)
                 deadline = min(deadline, now + AWAY_S)
                 if now > deadline:

@@ -232,10 +232,10 @@ class Pull:
             )
             raise
         else:
-            if result is None:
-                self._release_filter()
-            else:
+            if result is not None:
                 self._reply(result)
+        finally:
+            self._release_filter()
 
     def _read_waited(self) -> GetResult | None:
         """Read for a pull that has waited. Return None if it is answered or its client is gone."""

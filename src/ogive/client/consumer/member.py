@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -47,7 +48,7 @@ MAX_CALLED_DIRECTLY: Final = 8
 MakeService = Callable[[MemberContext, AnyListener, ConsumerConfig], ConsumeService]
 
 
-class GroupMember:
+class GroupMember(ABC):
     """Member of a consumer group, whether it pushes messages or is polled.
 
     It joins the group with ``start``. Names are those on the wire. *receiver* gets the messages.
@@ -188,13 +189,9 @@ class GroupMember:
         )
         return info.encode()
 
+    @abstractmethod
     def _properties(self) -> dict[str, str]:
         """Return what the running info says of the settings."""
-        return {
-            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
-            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-            "consumerGroup": self.group,
-        }
 
 
 class PushMember(GroupMember):

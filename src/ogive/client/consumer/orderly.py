@@ -38,7 +38,7 @@ from ogive.client.consumer.rebalance import lease_time
 from ogive.client.consumer.send_back import (
     CopyRefused,
     DeadLetters,
-    log_passed_over,
+    log_skipped,
     send_to_dead_letters,
 )
 from ogive.client.consumer.subscription import MemberContext
@@ -280,7 +280,7 @@ class OrderlyService:
         try:
             await send_to_dead_letters(self._group.calls, message, min(limit, MAX_RETRIES - 1))
         except CopyRefused as exc:
-            log_passed_over(message, exc, why)
+            log_skipped(message, exc, why)
             return True
         except OgiveError as exc:
             log.warning(

@@ -380,6 +380,13 @@ class PullMember(GroupMember, QueueObserver):
             else [p for p in self._state.held.values() if p.active]
         )
 
+    def _properties(self) -> dict[str, str]:
+        return {
+            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "consumerGroup": self.group,
+        }
+
     # --- progress ---------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:

@@ -8,7 +8,7 @@ Behaviour
 - A message of a batch that the broker keeps as one record goes as a copy at once: the broker knows
   the record only, and refuses it.
 - Each message is on its way at most once at a time.
-- A message whose copy brokers refuse for what it is, in either way, is passed over after its last
+- A message whose copy brokers refuse for what it is, in either way, is skipped after its last
   retry, with an ERROR that has its offset id: it would be refused for ever, and the group's
   progress would stop there. Our broker, and mostly Apache's too, refuses none.
 
@@ -307,7 +307,7 @@ class SendBack:
                 )
                 self._strand(process_queue, message)
                 return
-            log_passed_over(message, exc, why)
+            log_skipped(message, exc, why)
         else:
             if is_over:
                 self._dead_letters.note(message, why)
@@ -387,7 +387,7 @@ async def send_to_dead_letters(calls: GroupClient, message: MessageExt, max_retr
         raise CopyRefused(str(exc)) from None
 
 
-def log_passed_over(message: MessageExt, failure: CopyRefused, why: str) -> None:
+def log_skipped(message: MessageExt, failure: CopyRefused, why: str) -> None:
     tries = message.reconsume_times + 1
     log.error(
         "skipped %s/%d after %d %s without a dead letter: brokers refuse its copy (%s). Its "
