@@ -12,9 +12,9 @@ pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 # three of the long sizes, of which one computes: tests/lanes.py
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
 # the parts of make test-slow, each at most 55 minutes: tests/lanes.py derives them from markers;
-# pytest ends with 5 where ARGS picks none of a part; without ARGS the part spark also runs the whole
-# bridge on the releases of Spark that .venv does not have
-SLOW_PARTS = spark interop long
+# pytest ends with 5 where ARGS picks none of a part; releases, without ARGS, is the whole bridge on
+# the releases of Spark that .venv does not have
+SLOW_PARTS = spark releases interop simulation long
 PART ?= $(SLOW_PARTS)
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
@@ -35,7 +35,7 @@ pytest_spark = -m pytest -q -n 2 --no-loadscope-reorder -W ignore::ResourceWarni
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
-	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|interop|long: one part, at most 55 minutes)"
+	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|releases|interop|simulation|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, spelling, types, unit tests"
 	@echo "make coverage  branch coverage of wire, sql92, store and access, without the compiled part; fails below 95 %"
 	@echo "make wheel     the wheel and the source distribution, in dist/"
@@ -61,13 +61,13 @@ test-slow:
 	@mkdir -p .cache/figures
 	@failed=; for part in $(PART); do \
 		echo "test-slow, part $$part"; rm -f .cache/figures/$$part.jsonl; \
+		if [ $$part = releases ]; then \
+			[ -n '$(ARGS)' ] || $(MAKE) spark-releases SPARKS="40 41 42" SPARK_TESTS=bridge || failed="$$failed $$part"; continue; \
+		fi; \
 		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
 	done; if [ -n "$$failed" ]; then echo "test-slow: failed:$$failed" >&2; exit 1; fi
-ifeq ($(filter spark,$(PART))$(ARGS),spark)
-	@$(MAKE) spark-releases SPARKS="40 41 42" SPARK_TESTS=bridge
-endif
 ifeq ($(PART),$(SLOW_PARTS))
-	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(SLOW_PARTS)))
+	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(filter-out releases,$(SLOW_PARTS))))
 endif
 
 check:

@@ -20,6 +20,8 @@ from tests.peers import Flavour, RunningBroker, start_broker
 
 # no test asserts a time
 hypothesis.settings.register_profile("ogive", deadline=None)
+# where each example takes a multiple of its time: --hypothesis-profile few
+hypothesis.settings.register_profile("few", deadline=None, max_examples=15)
 hypothesis.settings.load_profile("ogive")
 
 # a long size that only computes takes as long as the machine is busy with other things

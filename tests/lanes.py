@@ -19,8 +19,11 @@ import pytest
 
 COMPUTES, APART, WAITS = "computes", "apart", "waits"
 
-PARTS: Final = ("spark", "interop", "long")
-"""Parts of make test-slow. Split one that takes over 55 minutes on two quiet cores."""
+PARTS: Final = ("spark", "releases", "interop", "simulation", "long")
+"""Parts of make test-slow. Split one that takes over 55 minutes on two quiet cores.
+
+The part *releases* has no long sizes: it runs the Spark bridge on the other releases of Spark.
+"""
 
 
 class Need(NamedTuple):
@@ -43,6 +46,8 @@ def part_of(test: pytest.Item) -> str:
         return "interop"
     if test.get_closest_marker("spark") or test.get_closest_marker("bridge"):
         return "spark"
+    if test.get_closest_marker("simulation"):
+        return "simulation"
     return "long"
 
 

@@ -79,6 +79,7 @@ def test_every_figure_of_a_short_run_agrees_with_the_files(
     assert "every figure is right" in report.read_text("utf-8")
 
 
+@pytest.mark.nightly
 def test_one_planted_wrong_figure_makes_it_fail(folder: dict[str, str], tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     command = [sys.executable, "-c", PLANTED, "--events", "3000", "--report", str(report)]

@@ -280,7 +280,7 @@ def test_a_new_queue_is_read_from_its_first_message(wire: Wire, stream: Stream, 
     assert stream.run(startingOffsets="earliest") == [[(1, i) for i in range(3)]]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_query_that_runs_finds_new_topics_of_its_pattern(
     wire: Wire, spark: SparkSession, topic: str, tmp_path: Path
 ) -> None:

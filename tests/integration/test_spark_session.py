@@ -87,6 +87,7 @@ assert spark.conf.get("spark.sql.ansi.enabled") == "false"
     assert settings["spark.sql.streaming.stateStore.providerClass"] is None
 
 
+@pytest.mark.nightly
 def test_the_options_of_spark_submit_count(tmp_path: Path) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     settings = run(
@@ -115,6 +116,7 @@ def test_the_options_of_spark_submit_count(tmp_path: Path) -> None:
     assert "RocksDB" in settings["spark.sql.streaming.stateStore.providerClass"]
 
 
+@pytest.mark.nightly
 def test_the_defaults_of_an_installation_count_and_what_the_call_names_counts_more(
     tmp_path: Path,
 ) -> None:

@@ -147,7 +147,7 @@ def test_a_signal_while_spark_starts_ends_the_command_and_leaves_no_java(
     assert not (tmp_path / "lake").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_second_ctrl_c_in_a_batch_ends_a_pipeline_without_stacks(
     broker: Broker, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ from typing import Final
 
 import pytest
 
-# half a minute, where nothing else runs
 pytestmark = [pytest.mark.rel, pytest.mark.slow, pytest.mark.timeout(700)]
 
 ROOT: Final = Path(__file__).parents[2]
@@ -114,11 +113,16 @@ def run(arguments: list[str], environment: dict[str, str], package: Path) -> tup
     return done.returncode, done.stdout
 
 
+@pytest.mark.parametrize("examples", ["few", pytest.param("ogive", marks=pytest.mark.nightly)])
 def test_no_test_makes_the_compiled_part_touch_or_keep_what_is_not_its_own(
-    environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str], tmp_path: Path, examples: str
 ) -> None:
     package = build(ROOT, tmp_path)
-    code, said = run(["-m", "tests.rel.native_calls", *TESTS], environment, package)
+    code, said = run(
+        ["-m", "tests.rel.native_calls", "--hypothesis-profile", examples, *TESTS],
+        environment,
+        package,
+    )
     assert code == 0, said[-8000:]
     assert said.startswith(str(package))
 

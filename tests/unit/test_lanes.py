@@ -174,6 +174,7 @@ def test_a_test_without_a_marker_is_short_and_waits_or_starts_spark(
         ([pytest.mark.bridge, pytest.mark.rel], "spark"),
         ([pytest.mark.interop], "interop"),
         ([pytest.mark.spark, pytest.mark.interop], "interop"),
+        ([pytest.mark.rel, pytest.mark.simulation], "simulation"),
         ([pytest.mark.rel], "long"),
         ([], "long"),
     ],

@@ -166,7 +166,7 @@ def test_unusual_records_are_left_to_python(
     check(compiled, b"".join(map(encode_stored, sent)), columns, **filters)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     sent=st.lists(messages(plain=True), min_size=1, max_size=4),
     columns=some_columns,
