@@ -31,7 +31,11 @@ pytestmark = [pytest.mark.waits(30), pytest.mark.alone]
 
 
 ends = pytest.mark.parametrize(
-    "end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"]
+    "end",
+    [
+        pytest.param(methodcaller("stop"), id="stopped", marks=pytest.mark.nightly),
+        pytest.param(methodcaller("kill"), id="killed"),
+    ],
 )
 
 LEVELS = "1s 2s 30s " + " ".join(["1s"] * 15)

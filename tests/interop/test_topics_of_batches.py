@@ -339,7 +339,11 @@ def check(server: str, bodies: list[str], keys: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"]
+    "end",
+    [
+        pytest.param(methodcaller("stop"), id="stopped", marks=pytest.mark.nightly),
+        pytest.param(methodcaller("kill"), id="killed"),
+    ],
 )
 @pytest.mark.parametrize("first", ["apache", "ogive"])
 def test_a_store_goes_from_one_broker_to_the_other_and_back(
