@@ -190,4 +190,8 @@ async def test_a_time_of_its_own_keeps_a_transaction_from_its_first_check_only(
         await send_half(b"first")
         assert await next_checked() == b"first"
         await send_half(b"second")
-        assert [await next_checked() for _ in range(3)] == [b"first"] * 3
+        checked = [await next_checked()]
+        while checked[-1] != b"second":
+            checked.append(await next_checked())
+        # seven on a quiet machine; one, if the time counted for later checks, too
+        assert checked.count(b"first") >= 2
