@@ -76,7 +76,7 @@ class Context:
     retention: Retention
     guard: Guard | None
     """None: nobody is asked for credentials."""
-    own_properties: str
+    own_properties: bytes
     """Properties that the broker adds to each message, in the form of the record."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))

@@ -27,8 +27,7 @@ Stored = Callable[[list[PutResult] | OgiveError], None]
 
 def origin_of(ctx: Context, connection: Connection) -> Origin:
     """Return what is added to each message of a client."""
-    own = ctx.own_properties.encode()
-    return _new(Origin, (own, ctx.born_hosts[connection], ctx.store_host))
+    return _new(Origin, (ctx.own_properties, ctx.born_hosts[connection], ctx.store_host))
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:

@@ -130,9 +130,9 @@ class Put(NamedTuple):
     """Takes back what the plan began, if the store refuses the messages at once."""
 
 
-def own_properties(region: str, cluster: str) -> str:
+def own_properties(region: str, cluster: str) -> bytes:
     """Return the properties that the broker adds to each message."""
-    return encode_properties(dict(zip(_OWN_NAMES, (region, "true", cluster), strict=True))).decode()
+    return encode_properties(dict(zip(_OWN_NAMES, (region, "true", cluster), strict=True)))
 
 
 def plan_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None, int]:
@@ -198,7 +198,7 @@ def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, i
 
 def _transactions_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None, int]:
     """Return one put for the first steps, those that need no look into the log."""
-    transactions, own = ctx.transactions, ctx.own_properties.encode()
+    transactions, own = ctx.transactions, ctx.own_properties
     messages: list[NewMessage] = []
     answers: list[SendAnswer] = []
     ends: list[int] = []
@@ -383,7 +383,7 @@ def _special(ctx: Context, send: Send, message: NewMessage, config: TopicConfig)
     """Return the put of a message that is stored with other properties, and often elsewhere."""
     topic, queue_id, properties, recall = _redirect(ctx, send, message)
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    stored = check_size(f"{text}{ctx.own_properties}".encode())
+    stored = check_size(text.encode() + ctx.own_properties)
     answer = send.answer._replace(
         queue_id=message.queue_id,
         key=properties[PropertyName.UNIQ_KEY],
@@ -405,7 +405,7 @@ def _special(ctx: Context, send: Send, message: NewMessage, config: TopicConfig)
 
 def _half(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) -> Put:
     key = send.answer.key or ""
-    half, ready = half_as_sent(message, key, ctx.own_properties.encode())
+    half, ready = half_as_sent(message, key, ctx.own_properties)
     if len(half.properties) > MAX_PROPERTIES_BYTES:
         return _special(ctx, send, message, config)
     answer = send.answer._replace(queue_id=message.queue_id)
@@ -449,7 +449,7 @@ def _redirect(
                 store_ms=ctx.store.now_ms(),
                 max_delay_s=ctx.config.timer_max_delay_s,
             )
-    recall, room = None, MAX_PROPERTIES_BYTES - len(ctx.own_properties.encode())
+    recall, room = None, MAX_PROPERTIES_BYTES - len(ctx.own_properties)
     if topic == TIMER_TOPIC:
         # which makes room
         if DELETE_KEY not in properties:
@@ -545,8 +545,8 @@ def _whole(ctx: Context, message: NewMessage, body: bytes, count: int) -> NewMes
     own = decode_properties(check_size(message.properties))
     text = encode_properties(
         {name: value for name, value in own.items() if name not in _SET_BY_BROKERS}
-    ).decode()
-    stored = check_size(f"{text}{ctx.own_properties}INNER_NUM\x01{count}\x02".encode())
+    )
+    stored = check_size(b"%b%bINNER_NUM\x01%d\x02" % (text, ctx.own_properties, count))
     return message._replace(body=body, properties=stored, sys_flag=message.sys_flag | WRAPPED)
 
 

@@ -104,7 +104,7 @@ def _message(
         )
     check_body(ctx, len(body))
     sent = (header.properties or "").encode(errors="replace")
-    properties = decode_properties(sent) | decode_properties(ctx.own_properties.encode())
+    properties = decode_properties(sent) | decode_properties(ctx.own_properties)
     check_plain("a reply", properties)
     return NewMessage(
         header.topic,
