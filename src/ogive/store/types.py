@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from ogive.errors import InvalidOption, OgiveError, ProtocolError
 from ogive.model import DelayLevels
 from ogive.store.index_file import Sizes
-from ogive.wire.message import decode_batch
+from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch
 from ogive.wire.sends import NewMessage as NewMessage
 
 
@@ -30,8 +30,13 @@ APACHE_CONF: Final = "apache-broker.conf"
 """In a store's directory: how its last broker was set up, in the form of Apache's broker.conf."""
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 """Body limit and 64 KiB for the rest, as in Apache's broker."""
-MAX_PUT_BYTES: Final = MAX_RECORD_BYTES + 4096 * 320
-"""Limit of what one put() writes: a batch of 4,096 messages has as many heads."""
+_RECORD_OVERHEAD_BYTES: Final = 320
+"""Upper bound of what a record holds beside body and properties.
+
+That is 115 bytes of fixed fields with IPv6 hosts, a topic of at most 127 and a checksum of 20.
+"""
+MAX_PUT_BYTES: Final = MAX_RECORD_BYTES + MAX_BATCH_MESSAGES * _RECORD_OVERHEAD_BYTES
+"""Limit of what one put() writes: each message of a batch becomes a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from ogive.wire.bodies.json_fields import (
     JsonObject,
     as_object,
     as_text,
+    check_long,
     dumps,
     get_field,
     get_list,
@@ -30,9 +31,7 @@ def _code(value: Any) -> int:
         code = int(value)
     except (TypeError, ValueError, OverflowError):
         raise ProtocolError("codeSet holds something that is not an integer") from None
-    if not -0x8000000000000000 <= code <= 0x7FFFFFFFFFFFFFFF:
-        raise ProtocolError("codeSet holds a number outside 64 bits")
-    return code
+    return check_long(code, "a number in codeSet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,12 +154,19 @@ def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T
             value = int(value)
         except ValueError:
             raise ProtocolError(f"member {name} is not an integer") from None
-    if isinstance(value, int) and not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
-        raise ProtocolError(f"member {name} is outside 64 bits")
+    if isinstance(value, int):
+        check_long(value, f"member {name}")
     if kind is float and type(value) is int:
         return cast(T, float(value))
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ProtocolError(f"member {name} is not a {kind.__name__}")
+        raise ProtocolError(f"member {name} is not of type {kind.__name__}")
+    return value
+
+
+def check_long(value: int, name: str) -> int:
+    """Return *value*. Raises ProtocolError if it is not a number of 64 bits."""
+    if not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
+        raise ProtocolError(f"{name} is outside 64 bits")
     return value
 
 

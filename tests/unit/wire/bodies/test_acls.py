@@ -107,7 +107,7 @@ def test_users_are_listed_without_passwords() -> None:
         ("password", "x" * (MAX_SECRET_LENGTH + 1), "password of 1025 characters"),
         ("userType", "Root", "user type 'Root' is none of"),
         ("userStatus", "away", "user status 'away' is none of"),
-        ("username", 5, "username is not a str"),
+        ("username", 5, "username is not of type str"),
     ],
 )
 def test_a_user_that_is_not_understood_is_refused(member: str, value: object, fault: str) -> None:

@@ -57,7 +57,7 @@ def test_a_cluster_without_a_list_of_members_has_none() -> None:
         "C": (),
         "D": ("a",),
     }
-    with pytest.raises(ProtocolError, match="member C is not a list"):
+    with pytest.raises(ProtocolError, match="member C is not of type list"):
         ClusterInfo.decode(b'{"clusterAddrTable":{"C":5}}')
 
 

@@ -60,14 +60,14 @@ def test_a_member_may_say_less() -> None:
     ("body", "fault"),
     [
         (b"[]", "body is not a JSON object"),
-        (b'{"properties":[]}', "member properties is not a dict"),
-        (b'{"mqTable":[]}', "member mqTable is not a dict"),
+        (b'{"properties":[]}', "member properties is not of type dict"),
+        (b'{"mqTable":[]}', "member mqTable is not of type dict"),
         (b'{"mqTable":{"{}":{"commitOffset":"x"}}}', "member commitOffset is not an integer"),
-        (b'{"mqTable":{"{}":{"locked":1}}}', "member locked is not a bool"),
+        (b'{"mqTable":{"{}":{"locked":1}}}', "member locked is not of type bool"),
         (b'{"statusTable":{"T":5}}', "ConsumeStatus is not a JSON object"),
-        (b'{"statusTable":{"T":{"pullRT":"fast"}}}', "member pullRT is not a float"),
-        (b'{"subscriptionSet":{}}', "member subscriptionSet is not a list"),
-        (b'{"jstack":["main"]}', "member jstack is not a str"),
+        (b'{"statusTable":{"T":{"pullRT":"fast"}}}', "member pullRT is not of type float"),
+        (b'{"subscriptionSet":{}}', "member subscriptionSet is not of type list"),
+        (b'{"jstack":["main"]}', "member jstack is not of type str"),
     ],
 )
 def test_running_info_that_is_malformed_is_refused(body: bytes, fault: str) -> None:
