@@ -66,25 +66,12 @@ enum {
     INNER_BATCH = 0x80,
 };
 
-/* Request codes, as in wire/codes.py */
-enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
-
-/* in the flag of a request: it wants no answer */
-enum { ONEWAY = 2 };
-
-/* those that clients send, as in wire/sends.py */
-#define CLIENT_FLAGS 0x733
-
 /* The last property of a record, the checksum over all before it: this name, ten digits, the lowest
  * first, and a separator */
 #define CRC_NAME "__CRC32#\x01"
 enum { CRC_NAME_BYTES = sizeof CRC_NAME - 1, CRC_BYTES = CRC_NAME_BYTES + 11 };
 
 #define MAX_PROPERTIES_BYTES 32767
-/* topics with queues of one run */
-#define MAX_PLACES 64
-/* in a header that is read for a run; one with more is left to Python */
-#define MAX_SEND_FIELDS 32
 /* of a request or an answer */
 #define MAX_HEADER_BYTES (256 * 1024)
 
@@ -261,20 +248,9 @@ typedef struct {
     Py_ssize_t size;
 } Text;
 
-static inline int is_same(Text one, Text other)
-{
-    return one.size == other.size && memcmp(one.at, other.at, (size_t)one.size) == 0;
-}
-
 static inline int is_word(Text text, const char *word)
 {
     return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
-}
-
-/* Unless the field is missing, "false" or "0", which the C++ client writes, Python looks at it */
-static inline int may_be_batch(Text batch)
-{
-    return batch.at != NULL && !is_word(batch, "false") && !is_word(batch, "0");
 }
 
 /* The header of a frame without its length word; it has no remark */

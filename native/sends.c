@@ -5,6 +5,19 @@
 
 #include <stdlib.h>
 
+/* Request codes, as in wire/codes.py */
+enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
+
+/* in the flag of a request: it wants no answer */
+enum { ONEWAY = 2 };
+
+/* those that clients send, as in wire/sends.py */
+#define CLIENT_FLAGS 0x733
+
+/* topics and queues of sends that are read together */
+#define MAX_PLACES 64
+/* in the header of a send; one with more is left to Python */
+#define MAX_SEND_FIELDS 32
 /* fit 64 bits, however they go on */
 #define MAX_DIGITS 18
 /* in a header */
@@ -51,6 +64,17 @@ typedef struct {
     Text group;
     int64_t place, offset, decision;
 } Send;
+
+static int is_same(Text one, Text other)
+{
+    return one.size == other.size && memcmp(one.at, other.at, (size_t)one.size) == 0;
+}
+
+/* Unless the field is missing, "false" or "0", which the C++ client writes, Python looks at it */
+static int may_be_batch(Text batch)
+{
+    return batch.at != NULL && !is_word(batch, "false") && !is_word(batch, "0");
+}
 
 /* Whether it is a plain decimal number; one that is not there is 0 */
 static int number_of(Text text, int64_t *number)
