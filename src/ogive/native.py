@@ -1,8 +1,8 @@
 """The compiled part, or None where it was not built or OGIVE_NATIVE=0 says to do without.
 
 It is a few functions in C (native/ in the repository), each the twin of one in Python that is
-tested to do the same. The twin is the rule: it does the work wherever this is None, and whenever a
-compiled function returns None, which it does for all that is unusual or wrong.
+tested to do the same. The twin is the rule: it does the work wherever this is None, and for all
+that is unusual or wrong: there a compiled function returns None, or stops before it.
 """
 
 import importlib
@@ -53,20 +53,20 @@ class Native(Protocol):
         most_rows: int,
         /,
     ) -> list[tuple[int, bytes]] | None:
-        """The *rows* as batches of messages: how many rows, and the body of the request.
+        """Return the *rows* as batches of messages: the number of rows and the body of each.
 
         *first* is the first row's number.
 
-        None where a row has no body, or one that is too long for a batch, or a tag or keys that are
+        None if a row has no body, or one that is too long for a batch, or a tag or keys that are
         not stored as they are. Twin: form() in ogive.spark.rows, then split_by_size() and
         encode_batch().
         """
 
     def crc32(self, data: Buffer, before: int = 0, /) -> int:
-        """zlib.crc32()"""
+        """Return the checksum that zlib.crc32() returns."""
 
     def frames(self, data: bytes, limit: int, /) -> tuple[list[bytes], int]:
-        """The whole frames at the beginning of *data*, and where they end.
+        """Return the whole frames at the beginning of *data*, and where they end.
 
         Twin: FrameDecoder in ogive.wire.frame.
         """
@@ -74,7 +74,7 @@ class Native(Protocol):
     def binary_command(
         self, frame: bytes, /
     ) -> tuple[int, dict[str, str], bytes, int, int, None, int, int, int] | None:
-        """The fields of a RemotingCommand, from a frame with a binary header.
+        """Return the fields of a RemotingCommand, from a frame with a binary header.
 
         Twin: decode_command() in ogive.wire.command.
         """
@@ -88,16 +88,20 @@ class Native(Protocol):
         limit: int,
         /,
     ) -> tuple[bytes, int, int, int] | None:
-        """The items that records add to a file of the index of keys, and how many slots they are
-        the first of; commit-log offset and store timestamp of the last. Changes *slots*. Twin:
-        KeyIndex.build() in ogive.store.key_index.
+        """Return the items that records add to a file of the index of keys, the number of slots
+        they are the first of, and the commit-log offset and store timestamp of the last.
+
+        Changes *slots*. Twin: KeyIndex.build() in ogive.store.key_index.
         """
 
     def properties(self, raw: Buffer, /) -> dict[str, str] | None:
-        """Stored properties. Twin: decode_properties() in ogive.wire.message."""
+        """Return stored properties as a dict. Twin: decode_properties() in ogive.wire.message."""
 
     def properties_text(self, properties: Mapping[str, str], /) -> bytes | None:
-        """Properties as they are stored. Twin: encode_properties() in ogive.wire.message."""
+        """Return properties as they are stored.
+
+        Twin: encode_properties() in ogive.wire.message.
+        """
 
     def read_sends(
         self,
@@ -110,8 +114,9 @@ class Native(Protocol):
         origin: Any,
         /,
     ) -> list[Any]:
-        """Requests to store messages and to end transactions. *forms* are the types that are made.
+        """Return requests to store messages and to end transactions, of the types *forms*.
 
+        The list ends before the first frame that is not in the usual form; it is never None.
         Twin: read_sends_in_python() in ogive.wire.sends.
         """
 
@@ -142,8 +147,8 @@ class Native(Protocol):
         forms: tuple[Any, ...],
         /,
     ) -> int:
-        """Adds the usual messages from *at* on, and says where the first unusual one, or the end,
-        is.
+        """Add the usual messages from *at* on to *into*. Return where the first unusual one, or the
+        end, is.
 
         Twin: decode_some() in ogive.wire.message.
         """
@@ -156,7 +161,7 @@ class Native(Protocol):
         """
 
     def inside(self, wanted: list[Wanted], at: int, start: int, end: int, /) -> int | None:
-        """One past the last of wanted[at] and its followers between start and end.
+        """Return one past the last of wanted[at] and its followers between start and end.
 
         Twin: _end_inside() in ogive.store.commitlog.
         """
@@ -164,7 +169,7 @@ class Native(Protocol):
     def picked(
         self, wanted: list[Wanted], start: int, data: bytes, /
     ) -> tuple[list[memoryview], int] | None:
-        """Views of these records in data, neighbours in one, and their bytes.
+        """Return views of these records in *data*, neighbours in one, and their size in bytes.
 
         Twin: _pick() in ogive.store.commitlog.
         """
@@ -172,7 +177,9 @@ class Native(Protocol):
     def whole_records(
         self, block: bytes, at: int, position: int, limit: int, most: int, record: type[Named], /
     ) -> tuple[list[tuple[int, Named, bytes, int]], int] | None:
-        """The plainly whole records from *at* on, and where they end in the log.
+        """Return the whole records from *at* on, and where they end in the log.
+
+        The list ends before the first record that the twin has to check.
 
         Twin: read_record() in ogive.store.record.
         """
@@ -193,13 +200,13 @@ class Native(Protocol):
         """
 
     def batch_items(self, body: bytes, most: int, item: type[Named], /) -> list[Named] | None:
-        """The BatchItems that the body of a batch holds.
+        """Return the BatchItems that the body of a batch holds.
 
         Twin: decode_batch() in ogive.wire.message.
         """
 
     def batch_body(self, items: list[tuple[int, bytes, bytes]], /) -> bytes | None:
-        """The body of a batch. Twin: encode_batch() in ogive.wire.message."""
+        """Return the body of a batch. Twin: encode_batch() in ogive.wire.message."""
 
     def plain_batch(
         self, data: bytes, start: int, starts: tuple[bytes, ...], most: int, /
@@ -219,7 +226,7 @@ class Native(Protocol):
         version: int,
         /,
     ) -> bytes:
-        """Answers to sends. Twin: encode_answers_in_python() in ogive.wire.sends."""
+        """Return answers to sends. Twin: encode_answers_in_python() in ogive.wire.sends."""
 
     def build_records(
         self,
@@ -233,11 +240,14 @@ class Native(Protocol):
         result: type[Named],
         /,
     ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]]:
-        """Records of the commit log. Twin: build_records_in_python() in ogive.store.record."""
+        """Return records of the commit log.
+
+        Twin: build_records_in_python() in ogive.store.record.
+        """
 
 
 def _found() -> tuple[Native | None, str]:
-    """(what is used, the same in words)."""
+    """Return the compiled part or None, and a description of it."""
     if os.environ.get("OGIVE_NATIVE") == "0":
         return None, "pure Python, as OGIVE_NATIVE=0 says"
     try:

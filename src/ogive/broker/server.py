@@ -43,10 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class Broker:
-    """One broker on the running event loop. ``failed`` gets the error when the store cannot go on:
-    the process should end then.
+    """Broker on the running event loop.
 
-    After a failure sends are refused (14), and reads go on.
+    ``failed`` gets the error when the store cannot go on: the process should end then. After a
+    failure sends are refused (14), and reads go on.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Broker:
         return opened
 
     def _start_store(self, ctx: Context, schedule: Schedule) -> None:
-        """Messages can be stored from here on; those that waited are delivered."""
+        """Let messages be stored, and deliver those that waited."""
         ctx.store.on_arrival = partial(_arrived, ctx.holds, schedule, ctx.timers)
         ctx.store.on_failure = self._fail
         ctx.store.start(ctx.turn.call_from_thread, writer=self._machine.writer)
@@ -163,15 +163,13 @@ class Broker:
             self._jobs.append(task)
 
     def _job_ended(self, task: asyncio.Task[None]) -> None:
-        """Jobs run until they are cancelled: any other end is a bug, and a broker without the job
-        would be no broker.
-        """
+        """Fail if a job ended otherwise than by being cancelled, which is a bug."""
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.critical("task %r has ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
 
     async def metrics_page(self) -> Page:
-        """For Prometheus."""
+        """Return the metrics for Prometheus."""
         if self._ctx is not None:
             # it stops meanwhile
             with suppress(StoreError):
@@ -200,14 +198,15 @@ class Broker:
         return Page(200, "ready\n")
 
     async def reload_certificates(self) -> None:
-        """See Server.reload_certificates."""
+        """Read the files of certificates again, see Server.reload_certificates."""
         await self._server.reload_certificates()
 
     # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Take leave of the name servers, answer what is in flight, save everything, close the
-        store. A second call does nothing.
+        """Unregister, answer what is in flight, save everything and close the store.
+
+        A second call does nothing.
         """
         ctx = self._ctx
         if ctx is None or self._stopping:
@@ -265,9 +264,7 @@ class Broker:
         connection.on_close.append(partial(_connection_closed, ctx))
 
     def _members_changed(self, group: str) -> None:
-        """However many members come and go in one turn of the loop, each member is notified
-        once.
-        """
+        """Notify each member once, however many come and go in one turn of the loop."""
         if not self._to_notify:
             asyncio.get_running_loop().call_soon(self._notify)
         self._to_notify.add(group)
@@ -287,7 +284,7 @@ class Broker:
 
 
 class _Job(NamedTuple):
-    """Runs every *period_s* for as long as the broker does."""
+    """Periodic work of a running broker."""
 
     period_s: float
     work: Callable[[], Awaitable[None]]
@@ -295,7 +292,7 @@ class _Job(NamedTuple):
 
 
 def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
-    """Each runs once more when the broker stops."""
+    """Return the jobs that save progress, which run once more when the broker stops."""
     config = ctx.config
     offsets = ProgressSaver("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
     delays = ProgressSaver("delay offsets", schedule, opened.delays_file, ctx.synced)
@@ -319,7 +316,7 @@ def _jobs(ctx: Context) -> list[_Job]:
         _Job(
             config.client_scan_s,
             partial(_look_after, ctx),
-            "expire clients and locks, save tables again, tell of refusals",
+            "expire clients and locks, save tables again, log refusals",
         ),
         _Job(config.retention_check_s, ctx.retention.run, "remove old messages"),
         _Job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
@@ -347,14 +344,14 @@ def _arrived(
 
 
 async def _save_offsets(ctx: Context, saver: ProgressSaver) -> None:
-    """The broker's own progress, and that of all groups."""
+    """Save the broker's own progress, and that of all groups."""
     ctx.transactions.note_progress(ctx.offsets)
     await saver.save()
 
 
 async def _look_after(ctx: Context) -> None:
-    """Let go of clients and locks that have expired, save the tables that could not be saved, and
-    tell of refusals.
+    """Drop clients and locks that have expired, save the tables that could not be saved, and log
+    refused requests.
     """
     if ctx.guard is not None:
         ctx.guard.table.refusals.tell()
@@ -383,8 +380,9 @@ _V4_IN_V6: Final = "::ffff:"
 
 
 def _host_bytes(address: str) -> bytes:
-    """A peer's address as records hold it; one that is IPv4 behind an IPv6 socket counts as
-    IPv4.
+    """Return a peer's address as records hold it.
+
+    One that is IPv4 behind an IPv6 socket counts as IPv4.
     """
     host, _, port = address.rpartition(":")
     return encode_host(host.strip("[]").removeprefix(_V4_IN_V6).partition("%")[0], int(port))

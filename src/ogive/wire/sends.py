@@ -515,7 +515,7 @@ def _entry(name: str, value: str) -> bytes:
 
 
 class SendEncoder:
-    """Encodes the sends of one producer group to one queue, from parts that are made once."""
+    """Encoder for sends of one producer group to one queue, from parts that are made once."""
 
     __slots__ = ("_batch", "_credentials", "_fixed", "_plain", "_values_after", "_values_before")
 

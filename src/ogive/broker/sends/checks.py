@@ -33,7 +33,7 @@ NOT_PLAIN: Final = (
 
 
 def check_room(ctx: Context) -> None:
-    """Raises Rejected when as many sends wait as may."""
+    """Raise Rejected if as many sends wait as may."""
     if ctx.sends_waiting >= ctx.config.max_sends_waiting:
         raise Rejected(
             ResponseCode.SYSTEM_BUSY,
@@ -42,7 +42,7 @@ def check_room(ctx: Context) -> None:
 
 
 def check_body(ctx: Context, size: int) -> None:
-    """Raises Rejected for one that is too long."""
+    """Raise Rejected for a body that is too long."""
     if size > ctx.config.max_message_bytes:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -51,7 +51,7 @@ def check_body(ctx: Context, size: int) -> None:
 
 
 def check_may_send_to(topic: str) -> None:
-    """Raises Rejected for the topics that are the broker's alone."""
+    """Raise Rejected for the topics that are the broker's alone."""
     if topic in NO_SEND_TOPICS:
         raise Rejected(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
@@ -59,9 +59,7 @@ def check_may_send_to(topic: str) -> None:
 
 
 def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
-    """Raises Rejected for what no client may send in a message of its own, a half message
-    included.
-    """
+    """Raise Rejected for what no client may send in a message of its own, halves included."""
     if sys_flag & ~CLIENT_FLAGS or not fit(born_ms, flag, reconsume_times):
         raise unusual(sys_flag)
 
@@ -75,8 +73,9 @@ def unusual(sys_flag: int) -> Rejected:
 
 
 def inner_batch() -> Rejected:
-    """For the count of a batch where there is none: Apache's broker, given the store, would read
-    the log no further than a wrong one.
+    """Return the refusal of a message with the count of a batch.
+
+    Apache's broker, given the store, would read the log no further than a wrong count.
     """
     return Rejected(
         ResponseCode.MESSAGE_ILLEGAL,
@@ -86,7 +85,7 @@ def inner_batch() -> Rejected:
 
 
 def check_plain(what: str, properties: Mapping[str, str]) -> None:
-    """Raises Rejected for *what*, which is stored at once where it was sent and is one message, if
+    """Raise Rejected for *what*, which is stored at once where it was sent and is one message, if
     its properties say otherwise.
     """
     for name in NOT_PLAIN:
@@ -100,7 +99,7 @@ def check_plain(what: str, properties: Mapping[str, str]) -> None:
 
 
 def check_queue(queue_id: int, config: TopicConfig) -> int:
-    """A queue to write to, for a negative id or one beyond the write queues.
+    """Return a queue to write to, for a negative id or one beyond the write queues.
 
     Raises Rejected beyond all queues, and where there are none to choose from.
     """
