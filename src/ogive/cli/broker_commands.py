@@ -166,7 +166,7 @@ def _show(report: Report) -> None:
 R = ResponseCode
 
 _EXPLAINED: Final[dict[ResponseCode, str]] = {
-    R.RPC_TIME_OUT: "a broker waited in vain for another one; look whether all brokers of the "
+    R.RPC_TIME_OUT: "a broker got no answer from another one; look whether all brokers of the "
     "cluster are up",
     R.RPC_SEND_TO_CHANNEL_FAILED: "a broker could not write to another one; look at the network "
     "between them",
@@ -186,7 +186,7 @@ _EXPLAINED: Final[dict[ResponseCode, str]] = {
     "lose it",
     R.SLAVE_NOT_AVAILABLE: "the message is stored at the master; there is no slave to copy it to",
     R.FLUSH_SLAVE_TIMEOUT: "the message is stored at the master; the slave did not confirm in time",
-    R.MESSAGE_ILLEGAL: "the message is refused: too long, a bad topic or property. Mend it; trying "
+    R.MESSAGE_ILLEGAL: "the message is refused: too long, a bad topic or property. Fix it; trying "
     "again cannot help",
     R.SERVICE_NOT_AVAILABLE: "the broker cannot write: its disk is full or failed, it is a slave, "
     "or it is shutting down",
@@ -204,15 +204,15 @@ _EXPLAINED: Final[dict[ResponseCode, str]] = {
     R.SUBSCRIPTION_PARSE_FAILED: "the filter expression cannot be read: tags are separated by ||, "
     "SQL must be allowed at the broker",
     R.SUBSCRIPTION_NOT_EXIST: "the broker does not know the group's subscription yet; the next "
-    "heartbeat mends it",
+    "heartbeat fixes it",
     R.SUBSCRIPTION_NOT_LATEST: "the broker has an older subscription of the group; a heartbeat "
-    "mends it. If it stays, members differ",
+    "fixes it. If it stays, members differ",
     R.SUBSCRIPTION_GROUP_NOT_EXIST: "no such consumer group, and the broker makes none by itself "
     "(`ogive group create`)",
     R.FILTER_DATA_NOT_EXIST: "the broker does not know the group's SQL filter yet; the next "
-    "heartbeat mends it",
+    "heartbeat fixes it",
     R.FILTER_DATA_NOT_LATEST: "the broker has an older SQL filter of the group; the next heartbeat "
-    "mends it",
+    "fixes it",
     R.INVALID_PARAMETER: "an argument is refused; the remark names it",
     R.TRANSACTION_SHOULD_COMMIT: "the transaction is to be committed",
     R.TRANSACTION_SHOULD_ROLLBACK: "the transaction is to be rolled back",

@@ -183,7 +183,7 @@ DEAD_LETTER: Final = CommandGroup(
             "send",
             "lookup_commands:redrive",
             "send dead letters to their group again",
-            "Only this group gets them, with all retries anew. They stay in the list: sending "
+            "Only this group gets them, with all retries again. They stay in the list: sending "
             "twice "
             "delivers twice.",
             parts=(

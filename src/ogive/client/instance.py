@@ -562,7 +562,7 @@ class ClientOwner:
             raise TypeError(f"client must be an ogive.ClientConfig, not {type(client).__name__}")
         if client is not None and name_server != DEFAULT_NAME_SERVER:
             raise InvalidOption(
-                f"name server {name_server!r} stands beside client=, which has one itself: "
+                f"name server {name_server!r} is given beside client=, which has one itself: "
                 "ClientConfig(name_server=...)"
             )
         self._user = user

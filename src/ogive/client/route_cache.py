@@ -229,8 +229,7 @@ class RouteCache:
         address = self.find_address(broker_name, broker_id)
         if address is None:
             raise NoRoute(
-                f'broker "{broker_name}" (id {broker_id}) stands in no route of '
-                f"{self._name_servers}"
+                f'broker "{broker_name}" (id {broker_id}) is in no route of {self._name_servers}'
             )
         return address
 
@@ -244,7 +243,7 @@ class RouteCache:
         """
         addresses = self.brokers.get(broker_name)
         if not addresses:
-            raise NoRoute(f'broker "{broker_name}" stands in no route of {self._name_servers}')
+            raise NoRoute(f'broker "{broker_name}" is in no route of {self._name_servers}')
         next_slave = preferred_id + 1 if preferred_id != MASTER_ID else preferred_id
         broker_id = next((i for i in (preferred_id, next_slave) if i in addresses), min(addresses))
         return addresses[broker_id], broker_id

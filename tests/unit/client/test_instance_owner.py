@@ -11,7 +11,7 @@ def test_a_client_that_is_configured_twice_is_refused() -> None:
     """Else the address beside client= would count for nothing, and the messages would go
     elsewhere.
     """
-    with pytest.raises(InvalidOption, match=r"'10\.0\.0\.1:9876' stands beside client="):
+    with pytest.raises(InvalidOption, match=r"'10\.0\.0\.1:9876' is given beside client="):
         ClientOwner("producer", "10.0.0.1:9876", ClientConfig())
     # as an untyped program may
     options = {"credentials": None}

@@ -206,7 +206,7 @@ class OffsetCalls(AdminBase):
         """Move the offsets at one broker. Raises GroupNotExist, saying how to create the group.
 
         The first offset goes alone: each of several first ones at once would make Apache's broker
-        create the group's table for the topic anew, and lose the others (see RemoteOffsetStore).
+        create the group's table for the topic again, and lose the others (see RemoteOffsetStore).
         """
 
         async def one(row: OffsetReset) -> None:

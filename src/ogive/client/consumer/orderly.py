@@ -8,13 +8,14 @@ Behaviour
 - No call begins unless the queue is ours and its lock is fresh, by a clock that also runs while the
   process is stopped, or the machine sleeps. Each member of a broadcasting group has every queue for
   itself and needs no lock.
-- A failed message makes its queue wait, 1 s unless the listener says otherwise, and comes again.
+- A failed message makes its queue wait, 1 s unless the listener says otherwise, and is delivered
+  again.
   Over the limit of retries it is sent to the dead-letter topic by way of the retry topic, and the
   queue moves on; there is no limit unless one is set. A broadcasting group has no dead letters:
   what is over the limit is logged and dropped.
 - A queue that is given away waits for the running call; its result still counts.
 - Without auto-commit what the listener has consumed stays in the queue until it answers COMMIT;
-  after ROLLBACK, and with the queue's next owner, it comes again in order. It counts towards
+  after ROLLBACK, and with the queue's next owner, it is delivered again in order. It counts towards
   max_cached_messages: a listener that never commits gets nothing more.
 
 Differs from Java
@@ -58,7 +59,7 @@ Turn = tuple[ProcessQueue, list[MessageExt]]
 @dataclass(frozen=True, slots=True)
 class TurnResult:
     """Result of a turn: its first *done* messages succeeded; *failure* is about the batch behind
-    them, or they all are to come again.
+    them, or all are to be delivered again.
 
     *committed*: the last COMMIT is behind so many of them; None if there was none.
     """

@@ -396,7 +396,7 @@ def run(
 
     Raises what ``PushConsumer.start`` raises.
 
-    The same signal again: running calls are not waited for, what they were given comes again, and
+    The same signal again: running calls are not waited for, their messages are delivered again, and
     KeyboardInterrupt is raised.
 
     Raises IllegalStateError inside a running event loop: use ``await ogive.aio.run(...)`` there.

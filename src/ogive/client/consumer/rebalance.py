@@ -8,9 +8,9 @@ Behaviour
   hundred passes a second together, and each one at least one a second. For 20 s after queues were
   taken over, a retry topic that is missing counts so: brokers make it with a group's first
   heartbeat, and name servers hear of it a moment later.
-- Where the strategy raises, or answers what is no list of queues, the topic keeps its assignment.
-- A broadcasting member holds every queue, whoever else is there.
-- A topic whose queues or members cannot be learned keeps its assignment.
+- If the strategy raises, or does not return a list of queues, the topic keeps its assignment.
+- A broadcasting member holds every queue, whatever other members there are.
+- A topic whose queues or members are unknown keeps its assignment.
 - A queue that is given up: no new call begins, running calls are waited for, progress goes to the
   broker, and only then we say that we do not hold it any more; then (orderly) the lock is given
   back. Calls are waited for up to hand_over_wait_s, orderly ones until our lease on the lock is
@@ -24,7 +24,7 @@ Behaviour
   the group's progress from then on.
 - A member whose link to a queue's broker was cut, or that its brokers had forgotten, asks where the
   group is in the queue before it pulls or commits there again. If another one has brought it
-  further, the queue starts anew there: progress that others made counts.
+  further, the queue starts again there: progress that others made counts.
 - A suspended member takes part: it holds its share, and gives up what is not its any more.
 
 Differs from Java
@@ -34,7 +34,7 @@ Differs from Java
 - In a concurrent group Java takes a queue over at once, while its last owner still works on it:
   every hand-over repeats what that one has in hand, and what it did since its last commit.
 - A lock that was refused, or that came back only after our lease had run out, makes the queue start
-  anew: somebody else may have moved on.
+  again: another member may have moved on.
 - A retry topic is always read from its beginning if the group has no offset there: no retry is
   skipped.
 - Java does not commit where a new group begins, so that who takes over before its first message is

@@ -296,7 +296,7 @@ def _shared(
     groups: dict[int | None, list[int]] = {}
     for i, message in enumerate(items):
         if message.topic != topic:
-            raise InvalidOption(f"a message for {message.topic} stands in a batch for {topic}")
+            raise InvalidOption(f"a message for {message.topic} is in a batch for {topic}")
         if message.is_delayed:
             raise InvalidOption("delayed messages cannot be sent in a batch")
         key = (

@@ -390,7 +390,7 @@ class Admin(Facade):
     def send_again(self, group: str, message: MessageExt) -> SendResult:
         """Send a dead letter to its group again, and to no other, through the retry topic.
 
-        It gets all its retries anew.
+        It gets all its retries again.
 
         Raises NoRoute if the group has no retry topic; its members create it when they start.
         Raises InvalidOption while orderly members of the group are online: stop them first.
