@@ -65,7 +65,7 @@ REFUSALS: Final = (GroupNotExist, MessageIllegal, NoPermission, SubscriptionInva
 T = TypeVar("T")
 
 
-class GroupMember(Protocol):
+class RegisteredConsumer(Protocol):
     """Protocol of a consumer, as its client sees it. All methods are called on the loop and must
     not block.
     """
@@ -106,7 +106,7 @@ class ClientInstance:
         self.client_id = make_client_id(self.config.instance_name)
         self.namespace = Namespace(self.config.namespace or "")
         self.name_servers = NameServers(self.config.name_servers, self.config.name_server_source)
-        self._consumers: dict[str, GroupMember] = {}
+        self._consumers: dict[str, RegisteredConsumer] = {}
         self.requests = BrokerRequests(self._consumers)
         self.pool = ConnectionPool(
             connect_timeout_s=self.config.connect_timeout_s,
@@ -327,7 +327,7 @@ class ClientInstance:
             del self._producer_groups[group]
             await self._unregister(producer_group=group)
 
-    def register_consumer(self, consumer: GroupMember) -> None:
+    def register_consumer(self, consumer: RegisteredConsumer) -> None:
         """Make heartbeats carry the consumer's subscriptions.
 
         Raises IllegalStateError where the client has a member of the group.
@@ -338,7 +338,7 @@ class ClientInstance:
             )
         self._consumers[consumer.group] = consumer
 
-    async def unregister_consumer(self, consumer: GroupMember) -> None:
+    async def unregister_consumer(self, consumer: RegisteredConsumer) -> None:
         """Forget the consumer and tell the brokers, so that others take over at once.
 
         Does nothing if another one represents its group.
@@ -347,7 +347,7 @@ class ClientInstance:
             del self._consumers[consumer.group]
             await self._unregister(consumer_group=consumer.group)
 
-    def consumer(self, group: str) -> GroupMember | None:
+    def consumer(self, group: str) -> RegisteredConsumer | None:
         """Return the member of *group* in this client."""
         return self._consumers.get(group)
 
