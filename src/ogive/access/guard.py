@@ -140,6 +140,8 @@ class Guard:
     def admits(self, sends: Sequence[Send | End], remote_address: str) -> bool:
         """Return True if all of these may be carried out; for others check() says why not."""
         host = _host(remote_address)
+        # most sends of one read go to one topic: 0.05 µs each instead of 1 for the look-up
+        allowed: set[tuple[str, str]] = set()
         for send in sends:
             signed = send.signed
             if signed is None or (found := self.table.find(signed.access_key)) is None:
@@ -156,8 +158,12 @@ class Guard:
                 if isinstance(send, End)
                 else send.message.topic
             )
-            if topic is None or not self._is_allowed(user.username, host, to_send(topic)):
+            if topic is None:
                 return False
+            if (user.username, topic) not in allowed:
+                if not self._is_allowed(user.username, host, to_send(topic)):
+                    return False
+                allowed.add((user.username, topic))
         return True
 
     def may(self, username: str, remote_address: str, need: Need) -> bool:

@@ -86,7 +86,9 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
     if isinstance(value, str) and not is_line(value):
         raise InvalidOption(f"{where}: {value!r} holds a control character")
     if action.choices is not None and value not in action.choices:
-        raise InvalidOption(f"{where}: {value!r} is none of {', '.join(map(str, action.choices))}")
+        raise InvalidOption(
+            f"{where}: {value!r} is not one of {', '.join(map(str, action.choices))}"
+        )
     if not callable(action.type):
         return str(value)
     try:

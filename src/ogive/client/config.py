@@ -262,7 +262,7 @@ class ProducerConfig:
             raise InvalidOption("retries must not be negative")
         if self.compression not in get_args(CompressionType):
             raise InvalidOption(
-                f"compression {self.compression!r} is none of "
+                f"compression {self.compression!r} is not one of "
                 f"{', '.join(get_args(CompressionType))}"
             )
         require(self.compression)

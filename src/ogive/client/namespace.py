@@ -27,7 +27,7 @@ def validate_namespace(name: str | None) -> None:
     if name is not None and (
         not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum()
     ):
-        raise InvalidOption(f"namespace {name!r}: letters, digits, - and _ are possible")
+        raise InvalidOption(f"namespace {name!r} may hold only letters, digits, - and _")
 
 
 @dataclass(frozen=True, slots=True)

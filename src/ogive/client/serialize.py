@@ -146,8 +146,8 @@ def _reader(as_: Any) -> Callable[[bytes], Any]:
         function: Callable[[bytes], Any] = as_
         return function
     raise InvalidOption(
-        f"as_ is {as_!r}: a dataclass, a pydantic model, a msgspec struct, str, a type of JSON, or "
-        "a function of the body is possible"
+        f"as_ is {as_!r}: must be a dataclass, a pydantic model, a msgspec struct, str, a type of "
+        "JSON, or a function of the body"
     )
 
 

@@ -47,7 +47,9 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(TlsMode):
-            raise InvalidOption(f"TLS mode {self.mode!r} is none of {', '.join(get_args(TlsMode))}")
+            raise InvalidOption(
+                f"TLS mode {self.mode!r} is not one of {', '.join(get_args(TlsMode))}"
+            )
         if self.client_auth not in get_args(ClientAuth):
             raise InvalidOption(
                 f"TLS client certificates {self.client_auth!r}: must be one of "

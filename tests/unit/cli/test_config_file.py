@@ -130,7 +130,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     [
         ("fluhs = 'sync'", "fluhs is not a setting; flush is"),
         ("zzz = 1", "there are acl"),
-        ("flush = 'often'", "none of sync, async"),
+        ("flush = 'often'", "not one of sync, async"),
         ("acl = 'yes'", "true or false"),
         ("broker-port = 'x'", "not a number"),
         ("broker-port = true", "text or a number"),

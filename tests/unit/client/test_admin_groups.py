@@ -55,9 +55,9 @@ async def test_settings_of_a_topic_travel_with_its_creation(
         "+message.type=FIFO,+queue.type=BatchCQ",
         "6",
     )
-    with pytest.raises(InvalidOption, match="permission 'x' is none of rw, r, w"):
+    with pytest.raises(InvalidOption, match="permission 'x' is not one of rw, r, w"):
         await admin.create_topic("New", perm="x")  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="message type 'fifo' is none of"):
+    with pytest.raises(InvalidOption, match="message type 'fifo' is not one of"):
         await admin.create_topic("New", message_type="fifo")  # type: ignore[arg-type]
 
 

@@ -261,8 +261,8 @@ class Transactions:
         if len(group) > MAX_RESOURCE_LENGTH:
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"the producer group (PGROUP) has {len(group)} characters, {MAX_RESOURCE_LENGTH} "
-                "are possible: nobody could be asked",
+                f"the producer group (PGROUP) has {len(group)} characters, must have at most "
+                f"{MAX_RESOURCE_LENGTH}: no producer could be asked about the transaction",
             )
         if len(self._places) >= self._max_open:
             raise Rejected(

@@ -364,10 +364,10 @@ def _check_settings(
     if queues is not None and queues < 1:
         raise InvalidOption(f"queues is {queues}: must be at least 1")
     if perm is not None and perm not in PERMISSIONS:
-        raise InvalidOption(f"permission {perm!r} is none of {', '.join(PERMISSIONS)}")
+        raise InvalidOption(f"permission {perm!r} is not one of {', '.join(PERMISSIONS)}")
     if message_type is not None and message_type not in get_args(MessageType):
         raise InvalidOption(
-            f"message type {message_type!r} is none of {', '.join(get_args(MessageType))}"
+            f"message type {message_type!r} is not one of {', '.join(get_args(MessageType))}"
         )
 
 

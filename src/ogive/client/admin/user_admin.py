@@ -165,4 +165,4 @@ def _action(word: str) -> str:
     for action in ACTIONS:
         if action.lower() == word.strip().lower():
             return action
-    raise InvalidOption(f"action {word[:40]!r} is none of {', '.join(ACTIONS)}")
+    raise InvalidOption(f"action {word[:40]!r} is not one of {', '.join(ACTIONS)}")

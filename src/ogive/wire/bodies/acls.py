@@ -46,7 +46,7 @@ def _one_of(text: str, words: Iterable[str], what: str) -> str:
     for word in words:
         if word.lower() == text.lower():
             return word
-    raise ProtocolError(f"{what} {text[:40]!r} is none of {', '.join(words)}")
+    raise ProtocolError(f"{what} {text[:40]!r} is not one of {', '.join(words)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +245,7 @@ class Acl:
         policies = get_list(obj, "policies", Policy.from_json)
         if not 1 <= len(policies) <= 2:
             raise ProtocolError(
-                f"an acl with {len(policies)} policies; one or two are possible: Custom and Default"
+                f"an acl with {len(policies)} policies: must be one or two, Custom and Default"
             )
         return cls(subject=get_field(obj, "subject", str, ""), policies=tuple(policies))
 

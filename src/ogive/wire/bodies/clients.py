@@ -96,7 +96,7 @@ def _enum(obj: Mapping[str, Any], name: str, names: tuple[str, ...], default: st
         return names[value]
     text = get_field(obj, name, str, default)
     if text not in names:
-        raise ProtocolError(f"member {name} is none of {', '.join(names)}")
+        raise ProtocolError(f"member {name} is not one of {', '.join(names)}")
     return text
 
 
