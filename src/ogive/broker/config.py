@@ -116,7 +116,7 @@ class BrokerConfig:
     max_large_pull_bytes: int = 4 * MIB
     max_held_pulls: int = 50_000
     """Beyond it a connection's first 64 are held; each takes some 850 bytes of memory."""
-    max_held_pulls_per_connection: int = 2_000
+    max_held_pulls_per_connection: int = 20_000
 
     # transactions
     transaction_timeout_s: float = 6.0

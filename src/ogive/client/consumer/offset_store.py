@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
+from ogive.client.consumer.outages import Outages
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, OgiveError, ProtocolError
 from ogive.files import replace_file
 from ogive.model import MessageQueue
@@ -191,6 +192,7 @@ class RemoteOffsetStore(Offsets):
         # (topic, broker name): the broker has acknowledged an update of the topic
         self._begun: set[tuple[str, str]] = set()
         self._beginning: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._outages = Outages()
 
     async def open(self) -> None:
         """Do nothing: each queue is asked for when it is taken over."""
@@ -210,6 +212,7 @@ class RemoteOffsetStore(Offsets):
         self._links.pop(queue, None)
         self._acknowledged.pop(queue, None)
         self._turns.pop(queue, None)
+        self._outages.ends(queue)
 
     def is_saved(self, queue: MessageQueue) -> bool:
         return queue not in self._offsets or self._offsets[queue] == self._acknowledged.get(queue)
@@ -276,7 +279,11 @@ class RemoteOffsetStore(Offsets):
                 log.debug("offset %d of %s is not kept: %s", offset, queue, exc)
                 self._acknowledged[queue] = offset
             except OgiveError as exc:
-                log.warning("could not store offset %d of %s: %s", offset, queue, exc)
+                level = logging.WARNING if self._outages.begins(queue, str(exc)) else logging.DEBUG
+                log.log(level, "could not store offset %d of %s: %s", offset, queue, exc)
+            else:
+                if self._outages.ends(queue):
+                    log.info("offsets of %s are stored at %s again", queue.topic, queue.broker_name)
 
     async def _counts(self, queue: MessageQueue) -> bool:
         """Return False if another member has continued in the queue. Called in the queue's turn."""

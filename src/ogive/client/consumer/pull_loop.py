@@ -34,6 +34,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.corrupt_messages import CorruptMessages
 from ogive.client.consumer.delivery import Receiver
 from ogive.client.consumer.filter import select
+from ogive.client.consumer.outages import Outages
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.subscription import MemberContext, QueueObserver
@@ -64,30 +65,6 @@ def moved(result: PullResult, asked: int, group: str) -> str:
             f"holds {first} to {end})"
         )
     return f"the broker holds {first} to {end} and not {asked}; the group goes on at {there}"
-
-
-class Outages:
-    """Queues whose pulls fail, so that one log line covers a broker whose queues fail alike."""
-
-    def __init__(self) -> None:
-        # with what it failed first
-        self._failing: dict[MessageQueue, str] = {}
-
-    def begins(self, queue: MessageQueue, error: str) -> bool:
-        """Record that a pull failed. Return True unless the queue, or another of its broker with
-        the same error, is failing already.
-        """
-        known = {
-            text for other, text in self._failing.items() if other.broker_name == queue.broker_name
-        }
-        is_news = queue not in self._failing and error not in known
-        self._failing.setdefault(queue, error)
-        return is_news
-
-    def ends(self, queue: MessageQueue) -> bool:
-        """Record that a pull succeeded. Return True if no pull of its broker fails any more."""
-        failed = self._failing.pop(queue, None) is not None
-        return failed and all(other.broker_name != queue.broker_name for other in self._failing)
 
 
 class PullService(QueueObserver):

@@ -260,6 +260,28 @@ async def test_the_first_update_of_a_topic_goes_alone() -> None:
 
 
 @pytest.mark.feature(164)
+async def test_queues_of_a_broker_that_fail_alike_are_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    broker.failing |= {A, B, C}
+    with caplog.at_level("INFO", logger="ogive.client.consumer.offset_store"):
+        for offset in (3, 4):
+            for queue in (A, B, C):
+                store.update(queue, offset)
+            await store.persist([A, B, C])
+        assert [line.getMessage() for line in caplog.records] == [
+            f"could not store offset 3 of {A}: away"
+        ]
+        caplog.clear()
+        broker.failing.clear()
+        await store.persist([A, B, C])
+    assert [line.getMessage() for line in caplog.records] == [
+        "offsets of Orders are stored at broker-a again"
+    ]
+
+
 async def test_a_failed_query_is_never_no_offset() -> None:
     broker = Broker()
     store = RemoteOffsetStore(broker)

@@ -10,6 +10,7 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer import pull_loop
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.outages import Outages
 from ogive.client.instance import ClientInstance
 from ogive.client.rpc import messages
 from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, ResponseCode
@@ -287,7 +288,7 @@ def test_queues_that_fail_alike_are_one_outage_of_their_broker() -> None:
     here, there, elsewhere = (
         MessageQueue("Orders", name, number) for name, number in (("a", 0), ("a", 1), ("b", 0))
     )
-    outages = pull_loop.Outages()
+    outages = Outages()
     assert outages.begins(here, "refused")
     assert not outages.begins(here, "lost")
     assert not outages.begins(there, "refused")
