@@ -34,12 +34,12 @@ UNITS = {
 
 
 def number(test: str) -> tuple[int, str]:
-    """What tests are in the order of: T2 before T10."""
+    """Return the key to sort tests by: T2 before T10."""
     return int("".join(c for c in test if c.isdigit()) or 0), test
 
 
 def rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One for each test and size, in the order of their names."""
+    """Return one row for each test and size, sorted by name."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for line in lines:
         row = found.setdefault((line["test"], line["size"]), {"runs": 0, "seconds": 0.0})
@@ -74,17 +74,16 @@ def table(lines: list[dict[str, Any]], day: str) -> str:
 
 
 def named(field: str) -> tuple[str, str]:
-    """What a field measures, and in what: "send_p99_alone_ms" is ("send p99 alone", "ms").
-
-    In nothing where it counts.
+    """Return what a field measures, and its unit: ("send p99 alone", "ms") for
+    "send_p99_alone_ms". The unit is empty if the field is a count.
     """
     unit = next((unit for unit in UNITS if field.endswith(f"_{unit}")), "")
     return field.removesuffix(f"_{unit}").replace("_", " "), UNITS.get(unit, "")
 
 
 def measures(lines: list[dict[str, Any]]) -> str:
-    """What the long sizes of the tests measure beside the counts; from the least to the most, where
-    it was measured more than once.
+    """Return the table of the other figures of the long sizes: a range, if a figure was measured
+    more than once.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for line in sorted(lines, key=lambda line: number(line["test"])):
@@ -110,7 +109,7 @@ def _span(values: Collection[int | float]) -> str:
 
 
 def replaced(page: str, new: str) -> str:
-    """*page* with *new* between the two marks. Raises ValueError where they are missing."""
+    """Return *page* with *new* between the two marks. Raises ValueError if they are missing."""
     head, _, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not end:
@@ -119,7 +118,7 @@ def replaced(page: str, new: str) -> str:
 
 
 def missing(lines: list[dict[str, Any]]) -> list[str]:
-    """The tests of NEEDED whose long size left no line."""
+    """Return the tests of NEEDED without a line for their long size."""
     found = {line["test"].split()[0] for line in lines if line["size"] == "nightly"}
     return [name for name in NEEDED if name not in found]
 
@@ -140,8 +139,8 @@ def main() -> None:
     if losing := [line["test"] for line in lines if line.get("lost")]:
         sys.exit(f"{DOCS.name} stays as it is: messages were lost in {', '.join(losing)}.")
     new = (
-        f"{table(lines, f'{datetime.now(UTC):%Y-%m-%d}')}\n\nWhat they measured beside "
-        f"it:\n\n{measures(lines)}"
+        f"{table(lines, f'{datetime.now(UTC):%Y-%m-%d}')}\n\n"
+        f"Further measurements of these tests:\n\n{measures(lines)}"
     )
     DOCS.write_text(replaced(DOCS.read_text("utf-8"), new), "utf-8")
     print(f"{DOCS.name}: {len(lines)} lines of figures")
