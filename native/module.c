@@ -60,6 +60,7 @@ static PyMethodDef functions[] = {
         FAST(native_messages,
             "messages(buffer, at, checked, into, broker_name, forms): see decode_some() in "
             "ogive.wire.message")},
+    {"measure", FAST(native_measure, "measure(messages): see measure() in ogive.wire.message")},
     {"columns",
         FAST(native_columns, "columns(records, names): see RecordDecoder in ogive.spark.decode")},
     {"encode_rows",
@@ -78,6 +79,8 @@ static PyMethodDef functions[] = {
 static int prepare(PyObject *module)
 {
     crc_prepare();
+    if (prepare_messages(module) < 0)
+        return -1;
     return PyModule_AddIntConstant(module, "sources", SOURCES);
 }
 

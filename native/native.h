@@ -239,6 +239,9 @@ static inline const uint8_t *property_end(const uint8_t *at, const uint8_t *end)
 void crc_prepare(void);
 uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
 
+/* messages.c: adds the type MessageFields to the module; -1 with an error */
+int prepare_messages(PyObject *module);
+
 /* columns.c: whether Python would decode these bytes */
 int is_utf8(const uint8_t *at, size_t size);
 
@@ -307,6 +310,7 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* messages.c */
 PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_measure(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* columns.c */
 PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* rows.c */

@@ -1,5 +1,6 @@
 """Messages, queues and results: immutable values for applications."""
 
+import dataclasses
 import enum
 import functools
 import json
@@ -10,10 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 from ogive.keywords import explains
+from ogive.native import native
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 # brokers have a limit of their own, three days by default (timerMaxDelaySec)
@@ -401,8 +403,37 @@ def _check_text(what: str, text: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MessageExt:
+class FieldsInSlots:
+    """Storage of a MessageExt without the compiled part."""
+
+    __slots__ = (
+        "body",
+        "born_host",
+        "born_timestamp_ms",
+        "commitlog_offset",
+        "flag",
+        "prepared_transaction_offset",
+        "properties",
+        "queue",
+        "queue_offset",
+        "reconsume_times",
+        "store_host",
+        "store_timestamp_ms",
+        "stored_bytes",
+        "sys_flag",
+        "topic",
+    )
+
+
+if TYPE_CHECKING:
+    _Fields = object
+else:
+    # The compiled one makes numbers, hosts and properties when they are asked for.
+    _Fields = FieldsInSlots if native is None else native.MessageFields
+
+
+@dataclass(frozen=True)
+class MessageExt(_Fields):
     """A message as a broker delivered it.
 
     *queue_offset* is its number in the queue, *commitlog_offset* its position in the broker's log,
@@ -410,21 +441,24 @@ class MessageExt:
     topic.
     """
 
-    topic: str
-    body: bytes
-    properties: Mapping[str, str]
-    queue: MessageQueue
-    queue_offset: int
-    commitlog_offset: int
-    reconsume_times: int
-    born_timestamp_ms: int
-    store_timestamp_ms: int
-    born_host: str
-    store_host: str
-    flag: int
-    sys_flag: int
-    stored_bytes: int
+    # field(): a dataclass would take what the base class has under these names for defaults.
+    topic: str = field()
+    body: bytes = field()
+    properties: Mapping[str, str] = field()
+    queue: MessageQueue = field()
+    queue_offset: int = field()
+    commitlog_offset: int = field()
+    reconsume_times: int = field()
+    born_timestamp_ms: int = field()
+    store_timestamp_ms: int = field()
+    born_host: str = field()
+    store_host: str = field()
+    flag: int = field()
+    sys_flag: int = field()
+    stored_bytes: int = field()
     prepared_transaction_offset: int = 0
+
+    __slots__ = ()
 
     @property
     def id(self) -> str:
@@ -488,6 +522,18 @@ class MessageExt:
     def json(self) -> Any:
         """The body parsed as JSON. Raises ValueError."""
         return json.loads(self.body)
+
+    def __getstate__(self) -> list[Any]:
+        return [getattr(self, one.name) for one in dataclasses.fields(self)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        for one, value in zip(dataclasses.fields(self), state, strict=True):
+            # past the guard of the frozen record
+            object.__setattr__(self, one.name, value)
+
+
+# The default of this field would hide where the field is stored.
+delattr(MessageExt, "prepared_transaction_offset")
 
 
 class SendStatus(enum.Enum):

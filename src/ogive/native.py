@@ -9,7 +9,7 @@ import importlib
 import os
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -27,7 +27,9 @@ or None, ends, data or None.
 
 
 class Native(Protocol):
-    """Functions of the compiled part."""
+    """The compiled part: its functions, and the storage of a MessageExt."""
+
+    MessageFields: type
 
     def columns(
         self, records: bytes, names: tuple[str, ...], /
@@ -151,6 +153,12 @@ class Native(Protocol):
         end, is.
 
         Twin: decode_some() in ogive.wire.message.
+        """
+
+    def measure(self, messages: Sequence[Any], /) -> tuple[int, bool, bool] | None:
+        """Return the size of the bodies, whether offsets ascend, and whether one is compressed.
+
+        None for messages of another class. Twin: measure() in ogive.wire.message.
         """
 
     def near(

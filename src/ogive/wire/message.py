@@ -6,6 +6,7 @@ Source: MessageDecoder.java, CommitLog.java, 5.3.
 import binascii
 import dataclasses
 import functools
+import operator
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -555,7 +556,7 @@ def _decode_common(
     if check_crc and crc32(body) & 0x7FFFFFFF != crc:
         return None
     queue = _queue(buffer[body_end + 1 : topic_end], broker_name, queue_id)
-    message = _Draft(
+    return _make_message(
         queue.topic,
         body,
         Properties(buffer[topic_end + 2 : stop]),
@@ -572,8 +573,6 @@ def _decode_common(
         size,
         prepared,
     )
-    message.__class__ = MessageExt
-    return cast(MessageExt, message)
 
 
 _UNCOMMON: Final = _V6_HOSTS | SysFlag.COMPRESSED | SysFlag.NEED_UNWRAP
@@ -590,20 +589,36 @@ def _queue(topic: bytes, broker_name: str, queue_id: int) -> MessageQueue:
 _Draft: Final[Any] = dataclasses.make_dataclass(
     "_Draft", [field.name for field in dataclasses.fields(MessageExt)], slots=True
 )
-"""A MessageExt that is not frozen yet.
+"""A MessageExt that is not frozen yet, without the compiled part.
 
 It has the same slots, so it can become one: a sixth of the cost of setting frozen fields.
 """
 
-_FORMS: Final = (
-    MessageExt,
-    tuple([vars(MessageExt)[field.name] for field in dataclasses.fields(MessageExt)]),
-    Properties,
-    (vars(Properties)["raw"], vars(Properties)["_parsed"]),
-    _queue,
-    decode_host,
-)
-"""Classes and functions from which the compiled part makes messages."""
+
+def _from_draft(*values: Any) -> MessageExt:
+    message = _Draft(*values)
+    message.__class__ = MessageExt
+    return cast(MessageExt, message)
+
+
+_make_message: Final = _from_draft if native is None else MessageExt
+
+_FORMS: Final = (MessageExt, Properties, _queue, decode_host)
+"""The class and functions from which the compiled part makes messages."""
+
+
+def measure(messages: Sequence[MessageExt]) -> tuple[int, bool, bool]:
+    """Return the size of the bodies in bytes, whether the queue offsets ascend, and whether a
+    message is compressed.
+    """
+    if native is not None and (found := native.measure(messages)) is not None:
+        return found
+    offsets = [message.queue_offset for message in messages]
+    return (
+        sum([len(message.body) for message in messages]),
+        all(map(operator.lt, offsets, offsets[1:])),
+        any(message.sys_flag & SysFlag.COMPRESSED for message in messages),
+    )
 
 
 def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = True) -> MessageExt:
@@ -619,7 +634,7 @@ def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = Tr
         except (ProtocolError, CompressionUnavailable):
             # what becomes of it is the reader's decision: MessageExt.is_compressed
             pass
-    message = _Draft(
+    return _make_message(
         record.topic,
         body,
         Properties(record.properties),
@@ -636,8 +651,6 @@ def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = Tr
         record.size,
         record.prepared_transaction_offset,
     )
-    message.__class__ = MessageExt
-    return cast(MessageExt, message)
 
 
 # --- batches --------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """native/messages.c beside ogive.wire.message."""
 
 import dataclasses
+import gc
+import sys
 import zlib
 from typing import Any, cast
 
@@ -8,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ogive.client.consumer.message_iterator import IncomingMessage
 from ogive.errors import ProtocolError
-from ogive.model import MessageExt
+from ogive.model import MessageExt, MessageQueue
 from ogive.native import Native
 from ogive.wire import message as wire
 from ogive.wire.message import (
@@ -233,21 +236,18 @@ def test_what_the_search_for_a_queue_raises_comes_out(compiled: Native) -> None:
 def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
     with pytest.raises(TypeError, match="buffer: bytes"):
         compiled.messages(bytearray(), 0, True, [], "b", wire._FORMS)  # type: ignore[arg-type]
-    slots, fields = wire._FORMS[1], wire._FORMS[3]
     wrong: list[tuple[int, Any]] = [
         (0, int),
         (0, "MessageExt"),
-        (1, slots[1:]),
-        (1, (*slots, slots[0])),
-        (1, [*slots]),
-        (1, ("topic", *slots[1:])),
-        (2, bytes),
-        (2, None),
-        (3, ("raw", "_parsed")),
-        (3, fields[:1]),
+        (0, object),
+        # another slot
+        (0, IncomingMessage),
+        (1, None),
+        (2, "queue"),
+        (3, ()),
     ]
     for place, other in wrong:
-        with pytest.raises(TypeError, match="forms: tuple"):
+        with pytest.raises(TypeError, match="forms: "):
             compiled.messages(
                 b"", 0, True, [], "b", (*wire._FORMS[:place], other, *wire._FORMS[place + 1 :])
             )
@@ -257,7 +257,7 @@ def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
         (b"", 0, 1, [], "b", wire._FORMS),
         (b"", 0, True, (), "b", wire._FORMS),
         (b"", 0, True, [], "b", [*wire._FORMS]),
-        (b"", 0, True, [], "b", wire._FORMS[:5]),
+        (b"", 0, True, [], "b", wire._FORMS[:3]),
         (b"", 0, True, [], "b", (*wire._FORMS, None)),
     ]
     for arguments in unfit:
@@ -265,21 +265,83 @@ def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
             cast(Any, compiled).messages(*arguments)
 
 
-def test_slots_of_another_class_are_refused_and_leave_nothing(compiled: Native) -> None:
-    """Wherever among the others one stands."""
-    slots, (raw, parsed) = wire._FORMS[1], wire._FORMS[3]
+def test_an_error_in_a_function_of_the_forms_comes_out(compiled: Native) -> None:
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("not today")
+
+    message_class, properties, queue_of, host_of = wire._FORMS
     into: list[MessageExt] = []
-    for place in (0, 7, 14):
-        forms = (wire._FORMS[0], (*slots[:place], raw, *slots[place + 1 :]), *wire._FORMS[2:])
-        with pytest.raises(TypeError, match="descriptor"):
-            compiled.messages(usual_and(), 0, True, into, "b", forms)
-    with pytest.raises(TypeError, match="descriptor"):
+    with pytest.raises(RuntimeError, match="not today"):
         compiled.messages(
-            usual_and(),
-            0,
-            True,
-            into,
-            "b",
-            (*wire._FORMS[:3], (slots[0], parsed), *wire._FORMS[4:]),
+            usual_and(), 0, True, into, "b", (message_class, properties, refuse, host_of)
         )
     assert into == []
+    compiled.messages(usual_and(), 0, True, into, "b", (message_class, refuse, queue_of, refuse))
+    for name in ("properties", "born_host", "store_host"):
+        with pytest.raises(RuntimeError, match="not today"):
+            getattr(into[0], name)
+
+
+def test_a_message_does_not_keep_its_answer(compiled: Native) -> None:
+    """And is no work for the collection."""
+    answer = usual_and() * 2
+    references = sys.getrefcount(answer)
+    into: list[MessageExt] = []
+    compiled.messages(answer, 0, True, into, "b", wire._FORMS)
+    assert sys.getrefcount(answer) == references
+    assert not gc.is_tracked(into[0])
+
+
+def test_objects_are_made_once(compiled: Native) -> None:
+    into: list[MessageExt] = []
+    compiled.messages(usual_and(), 0, True, into, "b", wire._FORMS)
+    for name in ("body", "properties", "queue", "born_host", "store_host"):
+        assert getattr(into[0], name) is getattr(into[0], name)
+
+
+def made(offset: int, body: bytes, sys_flag: int) -> MessageExt:
+    queue = MessageQueue("T", "b", 0)
+    return MessageExt("T", body, {}, queue, offset, 0, 0, 0, 0, "", "", 0, sys_flag, 9)
+
+
+@given(
+    messages=st.lists(
+        st.builds(
+            made,
+            st.integers(-3, 3) | longs,
+            st.binary(max_size=5),
+            st.sampled_from([0, 0, 0, 1, 4]),
+        ),
+        max_size=4,
+    ),
+    decoded_ones=st.integers(0, 3),
+)
+def test_messages_are_measured_as_in_python(
+    compiled: Native, messages: list[MessageExt], decoded_ones: int
+) -> None:
+    for offset in range(decoded_ones):
+        compiled.messages(usual_and(queue_offset=offset), 0, True, messages, "b", wire._FORMS)
+    expected = wire.measure(messages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "native", None)
+        assert wire.measure(messages) == wire.measure(tuple(messages)) == expected
+    assert compiled.measure(messages) == compiled.measure(tuple(messages)) == expected
+
+
+def test_odd_messages_are_measured_by_python(compiled: Native) -> None:
+    odd: list[Any] = [
+        None,
+        made(2**63, b"", 0),
+        made(cast(Any, "1"), b"", 0),
+        made(0, cast(Any, bytearray()), 0),
+        made(0, b"", 2**63),
+        MessageExt.__new__(MessageExt),
+    ]
+    for one in odd:
+        assert compiled.measure([made(0, b"", 0), one]) is None
+    wrong: tuple[Any, ...] = (None, {}, iter(()))
+    for other in wrong:
+        with pytest.raises(TypeError, match="list or tuple"):
+            compiled.measure(other)
+    with pytest.raises(TypeError, match="list or tuple"):
+        cast(Any, compiled).measure([], [])

@@ -19,6 +19,7 @@ from ogive.client.listener import AnyListener
 from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.model import MessageExt, retry_topic
 from ogive.wire.compression import decompress
+from ogive.wire.message import measure
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +68,9 @@ class TopicDelivery:
             service.start()
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        unreadable = [message for message in messages if message.is_compressed]
-        if unreadable:
-            self._reject(process_queue, unreadable)
+        _, _, has_compressed = measure(messages)
+        if has_compressed:
+            self._reject(process_queue, [one for one in messages if one.is_compressed])
             messages = [message for message in messages if not message.is_compressed]
         topic = process_queue.queue.topic
         if len(self.services) == 1:

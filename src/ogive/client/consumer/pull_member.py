@@ -49,6 +49,7 @@ from ogive.client.listener import Start, is_async, validate_start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, validate_group, validate_topic
 from ogive.wire.bodies.clients import SubscriptionData
+from ogive.wire.message import measure
 
 
 class Prefetch(QueueObserver):
@@ -68,6 +69,13 @@ class Prefetch(QueueObserver):
         """Set for the poll that waits: there are messages, or something else to look at."""
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        _, _, has_compressed = measure(messages)
+        if has_compressed:
+            self._report_compressed(messages)
+        self._ready.setdefault(process_queue, deque()).extend(messages)
+        self.news.set()
+
+    def _report_compressed(self, messages: Sequence[MessageExt]) -> None:
         for message in messages:
             if message.is_compressed:
                 log.error(
@@ -75,8 +83,6 @@ class Prefetch(QueueObserver):
                     message.queue,
                     message.queue_offset,
                 )
-        self._ready.setdefault(process_queue, deque()).extend(messages)
-        self.news.set()
 
     def take(self, max_messages: int) -> list[MessageExt]:
         """Return messages: from each queue in order, and from all queues in turn."""

@@ -39,6 +39,7 @@ from ogive.wire.message import (
     decode_message,
     decode_messages,
     decode_some,
+    measure,
 )
 from ogive.wire.sends import read_answer
 
@@ -170,6 +171,11 @@ def _check_places(
     progress depends on it.
     """
     at = header.queue_offset
+    _, ascending, _ = measure(messages)
+    if ascending and (
+        not messages or (at <= messages[0].queue_offset and messages[-1].queue_offset < end)
+    ):
+        return
     for index, message in enumerate(messages):
         if not at <= message.queue_offset < end:
             raise NoRecord(
