@@ -194,7 +194,10 @@ def validate_topic(topic: str) -> str:
         if str(topic).startswith((RETRY_PREFIX, DLQ_PREFIX))
         else MAX_TOPIC_LENGTH
     )
-    return _validate_name("topic", topic, limit)
+    # version 2 of the names of retry topics of popping groups: %RETRY%group+topic
+    name = topic.replace("+", "_", 1) if str(topic).startswith(RETRY_PREFIX) else topic
+    _validate_name("topic", name, limit)
+    return topic
 
 
 @functools.lru_cache(4096)

@@ -9,6 +9,7 @@ Differs from Java
   nor a resource that the request leaves out. Here the table says what is needed, and a missing
   resource is one that nobody has been granted.
 - A retry topic belongs to its group: to read it or send to it, permission for the group is needed.
+  So does the retry topic of a group that pops, where its name is not that of another group's.
 - 33, 36, 37 and 309 name a message by its position in the log: what counts is the topic of that
   message.
 - Permission to read a topic includes asking for its offsets (29 to 32).
@@ -77,7 +78,7 @@ def _on_topic(name: str | None, actions: tuple[str, ...]) -> Need:
     if name is not None and name.startswith(RETRY_PREFIX):
         return Need(
             GROUP,
-            name.removeprefix(RETRY_PREFIX),
+            name.removeprefix(RETRY_PREFIX).partition("+")[0],
             tuple(dict.fromkeys(SUB if action == PUB else action for action in actions)),
         )
     return Need(TOPIC, name or "", actions)
@@ -207,7 +208,30 @@ def _heartbeat(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
     for consumer in HeartbeatData.decode(_body_of(command)).consumers:
         yield Need(GROUP, consumer.group, (SUB,))
         for subscription in consumer.subscriptions:
-            yield _on_topic(subscription.topic, (SUB,))
+            if not _is_pop_retry(subscription.topic, consumer.group):
+                yield _on_topic(subscription.topic, (SUB,))
+
+
+def _is_pop_retry(topic_name: str, group_name: str) -> bool:
+    """Return True for the retry topic of a popping group, under either name.
+
+    The older name may also be that of another group's retry topic: for reading this is not enough.
+    """
+    return topic_name.startswith((f"{RETRY_PREFIX}{group_name}_", f"{RETRY_PREFIX}{group_name}+"))
+
+
+def _popped(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
+    """Require Sub on the group, and on the topic that a message was popped from.
+
+    What is asked for is done only to a lease of that group, so nothing of others is shown.
+    """
+    name, group_name = (
+        command.ext_fields.get("topic", ""),
+        command.ext_fields.get("consumerGroup", ""),
+    )
+    yield Need(GROUP, group_name, (SUB,))
+    if not _is_pop_retry(name, group_name):
+        yield _on_topic(name, (SUB,))
 
 
 def _queue_locks(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
@@ -271,8 +295,9 @@ def _batch_ack(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
     rows = loads_object(_body_of(command)).get("acks")
     for row in rows if isinstance(rows, list) else [None]:
         value = row if isinstance(row, dict) else {}
-        yield Need(GROUP, _text(value.get("c")), (SUB,))
-        yield _on_topic(_text(value.get("t")), (SUB,))
+        # the long names are those of clients of 5.0
+        yield Need(GROUP, _text(value.get("c" if "c" in value else "consumerGroup")), (SUB,))
+        yield _on_topic(_text(value.get("t" if "t" in value else "topic")), (SUB,))
 
 
 def _named(kind: str, name: str, actions: tuple[str, ...]) -> Need:
@@ -319,12 +344,11 @@ RULES: Final[dict[int, Rule]] = {
         C.PULL_MESSAGE,
         C.LITE_PULL_MESSAGE,
         C.POP_MESSAGE,
-        C.ACK_MESSAGE,
         C.PEEK_MESSAGE,
     ),
+    **_rows(_popped, C.ACK_MESSAGE, C.CHANGE_MESSAGE_INVISIBLETIME),
     **_rows(
         _SUBSCRIBED,
-        C.CHANGE_MESSAGE_INVISIBLETIME,
         C.NOTIFICATION,
         C.POLLING_INFO,
         C.POP_LITE_MESSAGE,

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ogive.broker.pop.config import PopConfig
 from ogive.broker.replies import Rejected
 from ogive.broker.state.config_table import Render, TableWriter
 from ogive.errors import InvalidOption, ResponseCode
@@ -117,6 +118,8 @@ class BrokerConfig:
     max_held_pulls: int = 50_000
     """Beyond it a connection's first 64 are held; each takes some 850 bytes of memory."""
     max_held_pulls_per_connection: int = 20_000
+
+    pop: PopConfig = field(default_factory=PopConfig)
 
     # transactions
     transaction_timeout_s: float = 6.0

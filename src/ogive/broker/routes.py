@@ -15,6 +15,7 @@ from ogive.access.user_table import user_of
 from ogive.broker.config import CHANGEABLE, setting_text
 from ogive.broker.handlers import admin, ask_clients, clients, groups, topics, users
 from ogive.broker.large_replies import InPieces
+from ogive.broker.pop import acknowledge, pop
 from ogive.broker.pulls import lookup, pull
 from ogive.broker.sends import commit, reply_messages, send_back, transaction
 from ogive.broker.services import Context
@@ -267,6 +268,10 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.SEND_BATCH_MESSAGE: Direct(commit.handle),
     RequestCode.PULL_MESSAGE: Direct(pull.handle),
     RequestCode.LITE_PULL_MESSAGE: Direct(pull.handle),
+    RequestCode.POP_MESSAGE: Direct(pop.handle),
+    RequestCode.ACK_MESSAGE: Direct(acknowledge.acknowledge),
+    RequestCode.BATCH_ACK_MESSAGE: Direct(acknowledge.acknowledge_batch),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Direct(acknowledge.change),
     RequestCode.HEART_BEAT: Direct(clients.heartbeat),
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
     RequestCode.END_TRANSACTION: Direct(transaction.end),
@@ -451,13 +456,12 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
     ),
     **_reasons(
         "pop consumption is not supported",
-        C.POP_MESSAGE,
-        C.ACK_MESSAGE,
-        C.BATCH_ACK_MESSAGE,
         C.PEEK_MESSAGE,
-        C.CHANGE_MESSAGE_INVISIBLETIME,
         C.NOTIFICATION,
         C.POLLING_INFO,
+    ),
+    **_reasons(
+        "leases are never in RocksDB here, so there is nothing to bring back",
         C.POP_ROLLBACK,
     ),
     **_reasons(

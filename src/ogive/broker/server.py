@@ -15,6 +15,8 @@ from ogive.broker.dispatch import dispatch, on_frames
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.maintenance import Scrubbing
 from ogive.broker.metrics_page import metrics
+from ogive.broker.pop.revive import Reviver
+from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.long_polling import PullHolds
 from ogive.broker.registration import Dial
 from ogive.broker.services import Context
@@ -81,6 +83,7 @@ class Broker:
         )
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
+        self._reviver: Reviver | None = None
         self._saves: list[_Job] = []
         self._jobs: list[asyncio.Task[None]] = []
         self._to_notify: set[str] = set()
@@ -146,9 +149,12 @@ class Broker:
 
     def _start_store(self, ctx: Context, schedule: Schedule) -> None:
         """Let messages be stored, and deliver those that waited."""
-        ctx.store.on_arrival = partial(_arrived, ctx.holds, schedule, ctx.timers)
+        ctx.store.on_arrival = partial(_arrived, ctx.holds, ctx.pop_holds, schedule, ctx.timers)
         ctx.store.on_failure = self._fail
         ctx.store.start(ctx.turn.call_from_thread, writer=self._machine.writer)
+        ctx.store.journal.start(ctx.turn.add)
+        self._reviver = Reviver(ctx)
+        self._reviver.start()
         schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted, ctx.store_host)
@@ -214,10 +220,13 @@ class Broker:
         self._stopping = True
         await ctx.registration.stop()
         ctx.holds.close()
+        ctx.pop_holds.close()
         await self._server.stop(self.config.stop_grace_s)
         self._ctx = None
         if self._schedule is not None:
             await self._schedule.stop()
+        if self._reviver is not None:
+            self._reviver.stop()
         await ctx.timers.stop()
         await cancel_all(self._jobs)
         await ctx.slow_readers.close()
@@ -336,9 +345,14 @@ def _jobs(ctx: Context) -> list[_Job]:
 
 
 def _arrived(
-    holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[QueueKey, int]
+    holds: PullHolds,
+    pop_holds: PopHolds,
+    schedule: Schedule,
+    timers: Timers,
+    ends: dict[QueueKey, int],
 ) -> None:
     holds.arrived(ends)
+    pop_holds.arrived(ends)
     schedule.arrived(ends)
     timers.arrived(ends)
 
@@ -371,6 +385,7 @@ async def _look_after(ctx: Context) -> None:
 
 def _connection_closed(ctx: Context, connection: Connection) -> None:
     ctx.holds.drop(connection)
+    ctx.pop_holds.drop(connection)
     ctx.clients.drop(connection)
     ctx.filter_quota.drop(connection)
     ctx.born_hosts.pop(connection, None)

@@ -12,6 +12,8 @@ from ogive.broker.deferred.timers import Timers
 from ogive.broker.large_replies import LargeReplies
 from ogive.broker.maintenance import Retention
 from ogive.broker.off_loop_reads import ColdReads
+from ogive.broker.pop.leases import LeaseBook
+from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.quota import FilterQuota, ReplyQuota, RequestQuota, size_of
 from ogive.broker.registration import Registration
@@ -40,6 +42,15 @@ async def _not_started() -> None:
     raise AssertionError("nothing is saved before the broker is started")
 
 
+@dataclass(slots=True)
+class PopFigures:
+    """Messages since the start: acknowledged, given out again, and gone before they were."""
+
+    acknowledged: int = 0
+    revived: int = 0
+    gone: int = 0
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Context:
     """One broker.
@@ -65,6 +76,9 @@ class Context:
     locks: QueueLocks
     holds: PullHolds
     slow_readers: SlowReaders
+    leases: LeaseBook
+    """Messages that were given out by POP."""
+    pop_holds: PopHolds
     registration: Registration
     transactions: Transactions
     timers: Timers
@@ -87,6 +101,7 @@ class Context:
     """
     request_quota: RequestQuota = field(default_factory=RequestQuota)
     filter_quota: FilterQuota = field(default_factory=FilterQuota)
+    pop_figures: PopFigures = field(default_factory=PopFigures)
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while topics are deleted: one request at a time."""
     sends_waiting: int = 0

@@ -19,8 +19,10 @@ from ogive.broker.deferred.delay_levels import Schedule, is_level
 from ogive.broker.deferred.timer_queue import TimerProgressFile
 from ogive.broker.deferred.timers import Timers
 from ogive.broker.large_replies import LargeReplies
-from ogive.broker.maintenance import Retention, disk_used
+from ogive.broker.maintenance import Retention, disk_used, machine_time_s
 from ogive.broker.off_loop_reads import ColdReads
+from ogive.broker.pop.leases import LeaseBook
+from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
 from ogive.broker.sends.duplicates import Duplicates
@@ -38,6 +40,7 @@ from ogive.errors import StoreUnusable
 from ogive.model import SCHEDULE_TOPIC, WAITING_TOPICS, PropertyName
 from ogive.store.clock import now_ms
 from ogive.store.fs import Fs, OsFs, reason
+from ogive.store.journal import read_journal
 from ogive.store.lost_topics import completed, places_of_waiting, topic_table
 from ogive.store.message_store import MessageStore
 from ogive.store.recovery import refuse_emptied
@@ -75,6 +78,7 @@ class Opened:
     groups: GroupTable
     offsets: OffsetTable
     offsets_file: JsonTable
+    leases: LeaseBook
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
@@ -143,7 +147,12 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         )
         offsets = OffsetTable(config.max_offsets, away_s=config.client_expiry_s)
         offsets_file = loud(JsonTable(fs, folder / "consumerOffset.json"))
-        offsets.load(offsets_file.load() or {})
+        saved_offsets = offsets_file.load()
+        offsets.load(saved_offsets or {})
+        leases = _leases(fs, config, store, offsets, saved_offsets)
+        if saved_offsets is not None and "popped" not in saved_offsets:
+            # from here on, the journal's positions are newer than the file
+            offsets_file.save(offsets.snapshot()())
         delays_file = loud(JsonTable(fs, folder / "delayOffset.json"))
         delays = delays_file.load() or {}
         _cut_progress(store, topics, offsets, offsets_file, delays, delays_file)
@@ -175,6 +184,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         groups=groups,
         offsets=offsets,
         offsets_file=offsets_file,
+        leases=leases,
         delays_file=delays_file,
         delays=delays,
         transactions=transactions,
@@ -186,6 +196,33 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         ages=ages,
         remote_settings=remote_settings,
     )
+
+
+def _leases(
+    fs: Fs,
+    config: BrokerConfig,
+    store: MessageStore,
+    offsets: OffsetTable,
+    saved: dict[str, Any] | None,
+) -> LeaseBook:
+    """Recover the leases of messages. *saved*: the file of *offsets*. Raises OSError."""
+    leases = LeaseBook(
+        store.journal,
+        offsets,
+        boot=fs.boot_id(),
+        clock_s=machine_time_s,
+        now_ms=now_ms,
+        max_leases=config.pop.max_leases,
+    )
+    number = 0 if saved is None else saved.get("popped")
+    leases.recover(
+        read_journal(fs, config.data / "leases"),
+        store.stats().commitlog_end,
+        store.max_offset,
+        number if isinstance(number, int) else None,
+    )
+    offsets.lowest_leased = leases.lowest
+    return leases
 
 
 def _cut_progress(
@@ -272,6 +309,13 @@ async def build_context(
         locks=_locks(config, opened, loop),
         holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
         slow_readers=slow_readers,
+        leases=opened.leases,
+        pop_holds=PopHolds(
+            config.pop.max_waiting_per_key,
+            config.pop.max_waiting_keys,
+            config.pop.max_waiting,
+            config.max_held_pulls_per_connection,
+        ),
         registration=Registration(
             opened.topics,
             name_servers=config.name_servers,

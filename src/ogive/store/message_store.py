@@ -37,6 +37,7 @@ from ogive.store.derived_files import DerivedFiles, FlushPolicy
 from ogive.store.directory import lock_directory, mark_ours, unusable
 from ogive.store.file_reader import Cold, Disk, Place, bring_in
 from ogive.store.fs import Fs, OsFs, reason
+from ogive.store.journal import Journal
 from ogive.store.log_scan import Scrubbed, scrub
 from ogive.store.queue_reader import QueueReader
 from ogive.store.recovery import Recovered, recover
@@ -161,6 +162,7 @@ class MessageStore:
             self._derived,
             self._link,
         )
+        self.journal = Journal(fs, config.root / "leases", self._work, self._link)
         self._damaged_before = recovered.damaged
         self._stats = StoreStats()
         self.on_failure: Callable[[StoreError], None] | None = None
@@ -225,7 +227,9 @@ class MessageStore:
         if self._link.is_closed:
             return
         self._hand_over()
+        self.journal.submit()
         self._link.close()
+        self.journal.close()
         if self.failed is None:
             self._write_last()
         self._log_writer.close()

@@ -112,6 +112,8 @@ class CommitWriter:
         self._just_begun = False
         self._failed: StoreError | None = None
         self._refusing: StoreFull | None = None
+        # syncs of files beside the log, each after the log's own
+        self.beside: list[Callable[[], None]] = []
 
     def commit(self, groups: Sequence[CommitGroup]) -> None:
         """Write and report *groups*, which follow each other in the log; with flush=sync the report
@@ -179,10 +181,26 @@ class CommitWriter:
         if self._failed is not None:
             return
         try:
-            self._log.sync()
+            self._sync()
         except OSError as exc:
             self._fail("syncing the commit log", exc, ())
         self._unsynced = 0
+
+    def wrote_beside(self) -> None:
+        """Sync what was written beside the log as the log's own writes are synced.
+
+        Raises OSError.
+        """
+        if self._sync_each:
+            self._sync()
+        elif not self._unsynced:
+            self._unsynced = 1
+            self._sync_due = self._monotonic() + self._window_s
+
+    def _sync(self) -> None:
+        self._log.sync()
+        for sync in self.beside:
+            sync()
 
     def idle(self) -> None:
         """Make room for the near future while nothing waits, rather than between a send and its
@@ -209,7 +227,7 @@ class CommitWriter:
             self._log.sync()
             return
         if self._unsynced + size > self._window_bytes:
-            self._log.sync()
+            self._sync()
             self._unsynced = 0
         self._just_begun = not self._unsynced
         if self._just_begun:
@@ -218,7 +236,7 @@ class CommitWriter:
         self._unsynced += size
         # more than may be at risk in one write: safe before it is answered
         if size > self._window_bytes:
-            self._log.sync()
+            self._sync()
             self._unsynced = 0
 
     def _fail(self, doing: str, exc: Exception, groups: Sequence[CommitGroup]) -> None:

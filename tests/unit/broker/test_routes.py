@@ -25,7 +25,7 @@ def test_every_code_of_the_protocol_is_either_served_or_refused_for_a_stated_rea
 
 
 @pytest.mark.parametrize(
-    "code", [RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.POP_MESSAGE, 4_711, -1]
+    "code", [RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.POP_ROLLBACK, 4_711, -1]
 )
 async def test_an_unknown_code_is_answered_at_once_as_java_does(
     client: RawClient, code: int

@@ -133,6 +133,7 @@ async def delete(
 ) -> RemotingCommand:
     ctx.groups.delete(header.group_name)
     await ctx.groups.saved()
+    ctx.leases.forget(lambda key: key.group == header.group_name)
     if header.clean_offset or header.remove_offset:
         # many may have waited for the same save
         await ctx.slices.mine()
@@ -306,8 +307,10 @@ def clone(
 
 
 def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
+    ctx.leases.put_elsewhere((group, topic, queue_id), offset)
     ctx.offsets.reset(group, topic, queue_id, offset, ctx.clients.audience(group))
     ctx.holds.answer_all((topic, queue_id))
+    ctx.pop_holds.wake_queue(group, topic, queue_id)
 
 
 def _existing_topic(ctx: Context, name: str) -> TopicConfig:

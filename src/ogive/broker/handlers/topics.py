@@ -158,6 +158,8 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
     for topic, queue_ids in queues.items():
         # each looks at all queues
         await ctx.slices.mine()
+        ctx.leases.forget(lambda key, topic=topic: key.topic == topic)  # type: ignore[misc]
+        ctx.pop_holds.answer_all(topic)
         ctx.store.topics.delete(topic)
         ctx.traffic.forget_topic(topic)
         ctx.timers.by_topic.forget(topic)

@@ -17,14 +17,22 @@ from ogive.transport.connection import Connection
 from ogive.transport.write_backpressure import Unread
 
 
-class HeldPull(Protocol):
+class WaitingRead(Protocol):
+    """A request for messages that can be tried again."""
+
+    @property
+    def connection(self) -> Connection: ...
+
+    def try_answer(self, *, final: bool = False) -> bool:
+        """Answer if there is something to deliver, or with whatever there is if *final*."""
+
+
+class HeldPull(WaitingRead, Protocol):
     """A pull that can be tried again.
 
     *offset* is where it waits: woken when the queue's end passes it.
     """
 
-    @property
-    def connection(self) -> Connection: ...
     @property
     def key(self) -> QueueKey: ...
     @property
@@ -278,7 +286,7 @@ class SlowReaders:
         As it grows, pulls wait at less than *max_unsent_bytes*.
         """
         self._max, self._unread = max_unsent_bytes, unread
-        self._queues: dict[Connection, deque[HeldPull]] = {}
+        self._queues: dict[Connection, deque[WaitingRead]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def must_wait(self, connection: Connection) -> bool:
@@ -289,7 +297,7 @@ class SlowReaders:
         )
         return connection in self._queues or connection.unsent_bytes >= most or self._unread.is_full
 
-    def put(self, pull: HeldPull) -> None:
+    def put(self, pull: WaitingRead) -> None:
         """Answer the pull once its connection has room.
 
         The connection's limit of requests in flight bounds how many wait.

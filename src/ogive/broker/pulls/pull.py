@@ -61,7 +61,7 @@ from ogive.sql92 import Expression
 from ogive.store.file_reader import Cold
 from ogive.store.types import GetResult, GetStatus
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.json_fields import PERM_READ
 from ogive.wire.codes import VERSION, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
@@ -138,7 +138,9 @@ class Pull:
             self._wanted = wanted.wanted
         else:
             self._subscription, self._wanted = None, wanted
-            self._filter_bytes = _reserve_filter(ctx, connection, header)
+            self._filter_bytes = reserve_filter(
+                ctx, connection, header.expression_type, header.subscription or "*"
+            )
         # the user, and the version of the access rules that let the request through
         self._user, self._rules_version = "", 0
         if ctx.guard is not None:
@@ -393,12 +395,14 @@ class Pull:
             self._filter_bytes = 0
 
 
-def _reserve_filter(ctx: Context, connection: Connection, header: PullMessageRequest) -> int:
+def reserve_filter(
+    ctx: Context, connection: Connection, expression_type: str | None, expression: str
+) -> int:
     """Reserve memory for the request's own filter, and return its size, 0 for a small one.
 
     Raises Rejected.
     """
-    size = memory_of_filter(header.expression_type, header.subscription or "*")
+    size = memory_of_filter(expression_type, expression)
     if size <= SMALL_FILTER:
         return 0
     if not ctx.filter_quota.acquire(connection, size):
@@ -426,23 +430,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
 
 def _check(ctx: Context, header: PullMessageRequest) -> Wanted | Subscription:
     """Check the request, and return its filter. Raises Rejected."""
-    group = ctx.groups.find_or_create(header.consumer_group)
-    if group is None:
-        why = f"subscription group [{header.consumer_group}] does not exist, and {NONE_IS_MADE}"
-        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
-    if not group.consume_enable:
-        raise Rejected(
-            ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.name}"
-        )
-    topic = ctx.topics.get(header.topic)
-    if topic is None:
-        raise Rejected(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
-        )
-    if not topic.perm & PERM_READ:
-        raise Rejected(
-            ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden"
-        )
+    group, topic = check_readable(ctx, header.consumer_group, header.topic)
     if not 0 <= header.queue_id < topic.read_queues:
         remark = (
             f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] has "
@@ -454,6 +442,33 @@ def _check(ctx: Context, header: PullMessageRequest) -> Wanted | Subscription:
             header.expression_type, header.subscription or "*", sql=ctx.config.property_filter
         )
     return _subscribed(ctx, ctx.clients.consumer_group(group.name), group, header)
+
+
+def check_readable(
+    ctx: Context, group_name: str, topic_name: str
+) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+    """Return a group that may consume, made if it may be, and a topic that can be read.
+
+    Raises Rejected.
+    """
+    group = ctx.groups.find_or_create(group_name)
+    if group is None:
+        why = f"subscription group [{group_name}] does not exist, and {NONE_IS_MADE}"
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, why)
+    if not group.consume_enable:
+        raise Rejected(
+            ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.name}"
+        )
+    topic = ctx.topics.get(topic_name)
+    if topic is None:
+        raise Rejected(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic_name}] not exist, apply first please!"
+        )
+    if not topic.perm & PERM_READ:
+        raise Rejected(
+            ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden"
+        )
+    return group, topic
 
 
 def _subscribed(

@@ -250,6 +250,10 @@ class OffsetTable:
         self._max = max_offsets
         self._version = 0
         self.resets = Resets(self.get, self._most, away_s, now)
+        # the number of the newest position in the journal of leases that is here, too
+        self.popped = 0
+        self.lowest_leased: Callable[[], Mapping[tuple[str, str, int], int]] = dict
+        """(group, topic, queue id) -> the lowest offset there that is not acknowledged."""
 
     @property
     def version(self) -> int:
@@ -403,16 +407,29 @@ class OffsetTable:
         an @. If members have to be told of a reset there is also an ``untoldTable``,
         ``{"topic@group": [0], "topic@group@client": [0]}``. Apache's broker ignores it.
 
+        A queue with leases out has the offset of the first leased message there, so that a broker
+        which cannot read our leases gives those messages again; ``poppedTable`` holds that offset
+        and the real one, ``{"topic@group": {"0": [3, 5]}}``, and ``popped`` the number of the
+        newest position in the journal that is in the table.
+
         The table may change while it is called, in another thread.
         """
         queues, version = {key: dict(queues) for key, queues in self._queues.items()}, self.version
-        untold = self.resets.table()
+        untold, number = self.resets.table(), self.popped
+        popped: dict[str, dict[str, list[int]]] = {}
+        for (group, topic, queue), low in self.lowest_leased().items():
+            table = queues.get((topic, group), {})
+            if low < table.get(queue, 0):
+                popped.setdefault(f"{topic}@{group}", {})[str(queue)] = [low, table[queue]]
+                table[queue] = low
         return lambda: {
             "dataVersion": DataVersion(version).to_json(),
             "offsetTable": {
                 f"{topic}@{group}": {str(queue): at for queue, at in table.items()}
                 for (topic, group), table in queues.items()
             },
+            "popped": number,
+            **({"poppedTable": popped} if popped else {}),
             **({"untoldTable": untold} if untold else {}),
         }
 
@@ -423,6 +440,11 @@ class OffsetTable:
         for key, queue, offset in _entries(value.get("offsetTable")):
             topic, _, group = key.partition("@")
             if group:
+                self.note(group, topic, queue, offset)
+        for key, queue, (low, offset) in _popped_entries(value.get("poppedTable")):
+            topic, _, group = key.partition("@")
+            # else another broker has gone on from there
+            if self.get(group, topic, queue) == low:
                 self.note(group, topic, queue, offset)
         self.resets.load(_untold_entries(value.get("untoldTable")))
         self._version = 0
@@ -441,6 +463,19 @@ def _entries(table: object) -> Iterator[tuple[str, int, int]]:
             queue = whole_number(str(text))
             if queue is not None and isinstance(offset, int) and 0 <= offset <= _MAX_OFFSET:
                 yield str(key), queue, offset
+
+
+def _popped_entries(table: object) -> Iterator[tuple[str, int, tuple[int, int]]]:
+    for key, queues in table.items() if isinstance(table, dict) else ():
+        for text, pair in queues.items() if isinstance(queues, dict) else ():
+            queue = whole_number(str(text))
+            if (
+                queue is not None
+                and isinstance(pair, list)
+                and len(pair) == 2
+                and all(isinstance(at, int) and 0 <= at <= _MAX_OFFSET for at in pair)
+            ):
+                yield str(key), queue, (pair[0], pair[1])
 
 
 def _untold_entries(table: object) -> Iterator[tuple[str, int]]:

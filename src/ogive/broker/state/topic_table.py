@@ -386,6 +386,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         """The group's dead-letter topic. Raises InvalidOption."""
         return self._ensure(dlq_topic(group), 1)
 
+    def ensure_pop_retry(self, name: str) -> TopicConfig:
+        """The retry topic of a group that pops, by its name. Raises InvalidOption."""
+        return self._ensure(name, 1)
+
     def _ensure(self, name: str, queues: int) -> TopicConfig:
         """Return the topic; make it if it does not exist, even if the table is full.
 

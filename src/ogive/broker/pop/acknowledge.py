@@ -1,0 +1,149 @@
+"""End and prolong leases: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151),
+CHANGE_MESSAGE_INVISIBLETIME (200053).
+
+Source: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java, 5.5.
+
+Behaviour
+- A handle is plain text. It counts only if it names, in every part, a lease that is out; of that
+  group, topic and queue only.
+- An acknowledgement is answered with success whether or not the lease was still out.
+- A change gives the message a new lease, and the answer what the new handle is made of.
+
+Differs from Java: a change of a lease that is over is answered 208 (NO_MESSAGE) and begins no new
+one: the message was acknowledged, or another consumer has it.
+"""
+
+from functools import partial
+
+from ogive.broker.pop.leases import Lease, LeaseKey
+from ogive.broker.pop.pop import check_time
+from ogive.broker.replies import Rejected, refuse, reply, reply_success, success
+from ogive.broker.services import Context
+from ogive.errors import OgiveError, ResponseCode
+from ogive.transport.connection import Connection
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.headers.pop import (
+    AckMessageRequest,
+    ChangeInvisibleTimeRequest,
+    ChangeInvisibleTimeResponse,
+)
+from ogive.wire.pop import BatchAck, BatchAckBody, Handle, retry_flag
+
+MAX_BODY_BYTES = 1024 * 1024
+
+
+def acknowledge(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    """Serve ACK_MESSAGE. Raises OgiveError."""
+    header = decode_header(AckMessageRequest, command.ext_fields)
+    lease = _find(ctx, header, Handle.read(header.extra_info))
+    pairs = [] if lease is None else [(lease, lease.bits((header.offset,)))]
+    ctx.pop_figures.acknowledged += len(pairs)
+    ctx.leases.acknowledge(pairs, partial(_answer, connection, command))
+
+
+def acknowledge_batch(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    """Serve BATCH_ACK_MESSAGE. Raises OgiveError."""
+    if len(command.body) > MAX_BODY_BYTES:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"a body of {len(command.body)} bytes, {MAX_BODY_BYTES} are allowed",
+        )
+    body = BatchAckBody.decode(command.body) if command.body else BatchAckBody()
+    if not body.acks:
+        raise Rejected(ResponseCode.NO_MESSAGE, "the request acknowledges nothing")
+    pairs = [pair for ack in body.acks if (pair := _found(ctx, ack)) is not None]
+    ctx.pop_figures.acknowledged += sum([bits.bit_count() for _, bits in pairs])
+    ctx.leases.acknowledge(pairs, partial(_answer, connection, command))
+
+
+def _found(ctx: Context, ack: BatchAck) -> tuple[Lease, int] | None:
+    """Return the lease and the bits that are acknowledged. Raises ProtocolError."""
+    key = LeaseKey(ack.group, ack.read_topic, ack.queue_id, ack.start, ack.pop_time_ms)
+    lease = ctx.leases.get(key)
+    if lease is None or lease.invisible_ms != ack.invisible_ms:
+        return None
+    wanted = [offset for offset in lease.offsets if ack.bits >> (offset - ack.start) & 1]
+    return lease, lease.bits(wanted)
+
+
+def change(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    """Serve CHANGE_MESSAGE_INVISIBLETIME. Raises OgiveError."""
+    header = decode_header(ChangeInvisibleTimeRequest, command.ext_fields)
+    check_time("invisibleTime", header.invisible_time_ms)
+    lease = _find(ctx, header, Handle.read(header.extra_info))
+    if lease is None:
+        raise Rejected(
+            ResponseCode.NO_MESSAGE,
+            "the lease is over: the message was acknowledged, or its invisible time has ended",
+        )
+
+    def done(error: OgiveError | None) -> None:
+        if error is not None:
+            refuse(connection, command, error)
+            return
+        answer = ChangeInvisibleTimeResponse(
+            pop_time_ms=pop_time_ms,
+            invisible_time_ms=header.invisible_time_ms,
+            revive_queue_id=changed.revive_queue,
+        )
+        reply(connection, command, success(answer))
+
+    pop_time_ms, changed = ctx.leases.change(
+        lease, header.offset, header.invisible_time_ms, header.suspend, done
+    )
+
+
+def _find(
+    ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest, handle: Handle
+) -> Lease | None:
+    """Return the lease of a message that is still out. Raises Rejected."""
+    topic = ctx.topics.get(header.topic)
+    if topic is None:
+        raise Rejected(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first"
+        )
+    _check_place(ctx, topic, header.queue_id, header.offset)
+    key = LeaseKey(
+        header.consumer_group, topic.name, header.queue_id, handle.start, handle.pop_time_ms
+    )
+    lease = ctx.leases.get(key)
+    if (
+        lease is None
+        or handle.broker != ctx.config.name
+        or (handle.queue_id, handle.offset) != (header.queue_id, header.offset)
+        or (handle.invisible_ms, handle.revive_queue) != (lease.invisible_ms, lease.revive_queue)
+        or handle.flag != retry_flag(topic.name)
+        or not lease.bits((header.offset,))
+    ):
+        return None
+    return lease
+
+
+def _check_place(ctx: Context, topic: TopicConfig, queue_id: int, offset: int) -> None:
+    """Raises Rejected. A topic may have fewer queues than when the message was given out."""
+    if queue_id < 0 or (
+        queue_id >= max(topic.read_queues, topic.write_queues)
+        and (topic.name, queue_id) not in ctx.store.queues
+    ):
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"queueId[{queue_id}] is illegal, topic:[{topic.name}] has {topic.read_queues} read "
+            "queues",
+        )
+    low, end = (
+        ctx.store.min_offset(topic.name, queue_id),
+        ctx.store.max_offset(topic.name, queue_id),
+    )
+    if not low <= offset < max(end, 1):
+        raise Rejected(
+            ResponseCode.NO_MESSAGE, f"offset {offset} is not in the queue's range [{low}-{end}]"
+        )
+
+
+def _answer(connection: Connection, command: RemotingCommand, error: OgiveError | None) -> None:
+    if error is None:
+        reply_success(connection, command)
+    else:
+        refuse(connection, command, error)

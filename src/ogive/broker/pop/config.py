@@ -1,0 +1,42 @@
+"""Settings of POP consumption."""
+
+from dataclasses import dataclass, fields
+
+from ogive.errors import InvalidOption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopConfig:
+    """Behind each setting: its name in Apache's broker.conf, and the default there where it
+    differs.
+    """
+
+    max_leases: int = 200_000
+    """maxPopLeases (ours alone); reads whose messages are out, each takes some 600 bytes."""
+    max_waiting_per_key: int = 1024
+    """popPollingSize; requests that wait, of one group for one queue."""
+    max_waiting_keys: int = 100_000  # popPollingMapSize
+    max_waiting: int = 100_000  # maxPopPollingSize
+    retry_v2: bool = False
+    """enableRetryTopicV2; name the retry topics of groups ``%RETRY%group+topic``."""
+    read_retry_v1: bool = True
+    """retrieveMessageFromPopRetryTopicV1; read those of the older name as well."""
+    actual_retry_topic: bool = False
+    """popResponseReturnActualRetryTopic; messages for another try keep the topic they are in."""
+    limit_out: bool = False
+    """enablePopMessageThreshold; read nothing from a queue with max_out messages out."""
+    max_out: int = 10_000  # popInflightMessageThreshold
+    retry_share: int = 20
+    """popFromRetryProbability; percentage of requests that read the retry topic first."""
+    look_in_memory: bool = True
+    """initPopOffsetByCheckMsgInMem; a new group that asks for the end begins at 0 while message 0
+    is in memory.
+    """
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.retry_share <= 100:
+            raise InvalidOption(f"retry_share={self.retry_share}: must be between 0 and 100")
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name.startswith("max_") and value <= 0:
+                raise InvalidOption(f"{entry.name}={value}: must be more than 0")

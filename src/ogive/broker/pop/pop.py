@@ -1,0 +1,462 @@
+"""POP_MESSAGE (200050): give messages out for a time.
+
+Source: PopMessageProcessor.java, 5.5.
+
+Behaviour
+- The broker chooses messages of the queue, or of all queues of the topic in turn, and of the
+  group's retry topics, and moves the group's offset past them once their lease is in the journal.
+- A request that finds nothing waits until a message comes or its time is over.
+- Every fifth request reads the retry topics first, the others when there is room left.
+- Messages for another try come with the name of their topic, and with their handle (POP_CK).
+
+Differs from Java
+- The time of the client's clock (bornTime) is not compared with the broker's: a request waits for
+  pollTime from when it came.
+- A queue is not locked: what is read is leased in the same step.
+- A message in a retry topic wakes the group that waits, whoever wrote it.
+- Topics that keep batches whole (queue.type=BatchCQ) are refused.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from ogive.access.permissions import to_pull
+from ogive.access.policy import AccessRefused
+from ogive.broker.filters import Wanted, read_matching, wanted_by
+from ogive.broker.pop.leases import Place, Read
+from ogive.broker.pop.topics import is_ours, retry_topics
+from ogive.broker.pulls.pull import check_readable, reserve_filter
+from ogive.broker.replies import ONEWAY, RESPONSE, Rejected, refuse
+from ogive.broker.services import Context
+from ogive.broker.state.topic_table import keeps_batches
+from ogive.errors import OgiveError, Refused, ResponseCode, StoreError
+from ogive.model import PropertyName
+from ogive.sql92 import Expression
+from ogive.store.consumequeue import FILLER_SIZE
+from ogive.store.file_reader import Cold
+from ogive.store.types import GetResult, GetStatus
+from ogive.transport.connection import Connection
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.codec import decode_header, encode_header
+from ogive.wire.headers.pop import PopMessageRequest, PopMessageResponse
+from ogive.wire.message import (
+    StoredMessage,
+    decode_properties,
+    decode_stored,
+    encode_stored,
+    join_properties,
+)
+from ogive.wire.pop import (
+    MAX_POP_MESSAGES,
+    RETRY_V1,
+    Handle,
+    QueueOffsets,
+    msg_offset_info,
+    retry_flag,
+    start_offset_info,
+)
+from ogive.wire.signing import ACCESS_KEY
+
+MAX_INVISIBLE_MS: Final = 30 * 24 * 3600 * 1000
+MAX_POLL_MS: Final = 120_000
+INIT_MIN: Final = 0
+_MOVED: Final = (
+    GetStatus.OFFSET_TOO_SMALL,
+    GetStatus.OFFSET_OVERFLOW_BADLY,
+    GetStatus.OFFSET_FOUND_NULL,
+)
+
+
+class Found(NamedTuple):
+    """What one queue has for a request: *read* to be leased, and its messages.
+
+    *parts* are records as stored; *again* the messages of a retry topic.
+    """
+
+    read: Read
+    parts: Sequence[bytes | memoryview]
+    again: Sequence[StoredMessage]
+
+
+class Plan:
+    """What a request would take: nothing has changed yet."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self.room, self.room_bytes = most, most_bytes
+        self.found: list[Found] = []
+        # messages that are left, in all queues that were looked at
+        self.rest = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.room <= 0 or self.room_bytes <= 0
+
+
+class Pop:
+    """One request that has passed the checks. It may wait for a message, or for the disk."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        connection: Connection,
+        command: RemotingCommand,
+        header: PopMessageRequest,
+        topic: TopicConfig,
+        wanted: Wanted,
+    ) -> None:
+        """Reserve memory for the filter. Raises Rejected."""
+        self._ctx, self.connection, self._opaque = ctx, connection, command.opaque
+        self._header, self._wanted = header, wanted
+        self._group, self._topic = header.consumer_group, header.topic
+        self.key = (self._group, self._topic, header.queue_id)
+        self._retries = retry_topics(ctx, self._group, self._topic)
+        self.topics = [self._topic, *self._retries]
+        self.more = False
+        self._deadline_s = ctx.loop.time() + min(header.poll_time_ms, MAX_POLL_MS) / 1000
+        self._filter_bytes = reserve_filter(
+            ctx, connection, header.expression_type, header.expression or "*"
+        )
+        # the user, and the version of the access rules that let the request through
+        self._user, self._rules_version = "", 0
+        if ctx.guard is not None:
+            self._user = command.ext_fields.get(ACCESS_KEY, "")
+            self._rules_version = ctx.guard.table.version
+
+    def serve(self) -> None:
+        if not self.try_answer():
+            self._hold()
+
+    def _hold(self) -> None:
+        left_s = self._deadline_s - self._ctx.loop.time()
+        if left_s <= 0 or self._ctx.pop_holds.closed:
+            self._answer(ResponseCode.POLLING_TIMEOUT)
+        elif not self._ctx.pop_holds.hold(self, left_s):
+            self._answer(ResponseCode.POLLING_FULL)
+
+    def try_answer(self, *, final: bool = False) -> bool:
+        """See WaitingPop."""
+        ctx = self._ctx
+        if self.connection.closed:
+            return True
+        if not final and ctx.slow_readers.must_wait(self.connection):
+            ctx.slow_readers.put(self)
+            return True
+        try:
+            self._check_access()
+            with ctx.store.without_waiting():
+                plan = self._plan()
+            return self._take(plan, final=final)
+        except (Refused, StoreError) as exc:
+            self._refuse(exc)
+        except Cold as cold:
+            ctx.spawn(
+                self._from_disk(cold.with_traceback(None)),
+                f"pop of {self.connection.remote_address}",
+            )
+        return True
+
+    async def _from_disk(self, cold: Cold) -> None:
+        """Read what is not in memory on another thread, and go on."""
+        try:
+            plan = await self._ctx.cold_reads.read(self._ctx.store, self._plan, cold)
+            if self.connection.closed:
+                return
+            self._check_access()
+            if not self._take(plan, final=False):
+                self._hold()
+        except (Refused, StoreError) as exc:
+            self._refuse(exc)
+
+    def _check_access(self) -> None:
+        """Check the permissions again if the rules have changed. Raises AccessRefused."""
+        guard = self._ctx.guard
+        if guard is None or guard.table.version == self._rules_version:
+            return
+        for need in to_pull(self._topic, self._group):
+            if not guard.may(self._user, self.connection.remote_address, need):
+                raise AccessRefused(
+                    f"User:{self._user} has no permission any more: {need} is needed"
+                )
+
+    # --- what to take -----------------------------------------------------------------------------
+
+    def _plan(self) -> Plan:
+        """Read, and change nothing. Raises StoreError, Cold."""
+        ctx, config = self._ctx, self._ctx.config
+        plan = Plan(self._header.max_msg_nums, config.max_pull_bytes)
+        topic = ctx.topics.get(self._topic)
+        if topic is None:
+            raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{self._topic}] not exist")
+        retry_first = random.randrange(100) < config.pop.retry_share  # noqa: S311  no secret
+        if retry_first:
+            self._look_at_retries(plan)
+        for queue_id in self._queue_ids(topic):
+            self._look_at(plan, self._topic, queue_id)
+        if not retry_first:
+            self._look_at_retries(plan)
+        return plan
+
+    def _queue_ids(self, topic: TopicConfig) -> Iterable[int]:
+        if self._header.queue_id >= 0:
+            return (self._header.queue_id,)
+        count = topic.read_queues
+        first = random.randrange(count) if count else 0  # noqa: S311  no secret
+        return [(first + at) % count for at in range(count)]
+
+    def _look_at_retries(self, plan: Plan) -> None:
+        for name in self._retries:
+            topic = self._ctx.topics.get(name)
+            for queue_id in range(topic.read_queues if topic is not None else 0):
+                self._look_at(plan, name, queue_id)
+
+    def _look_at(self, plan: Plan, topic: str, queue_id: int) -> None:
+        book, store = self._ctx.leases, self._ctx.store
+        place = (self._group, topic, queue_id)
+        position = book.position(place)
+        start = self._first(topic, queue_id) if position is None else position
+        end = store.max_offset(topic, queue_id)
+        config = self._ctx.config.pop
+        if plan.is_full or (config.limit_out and book.out[place] >= config.max_out):
+            plan.rest += max(0, end - start)
+            return
+        result = self._get(plan, topic, queue_id, start)
+        if result.status in _MOVED:
+            start = result.next_offset
+            result = self._get(plan, topic, queue_id, start)
+        after = result.next_offset
+        plan.rest += max(0, end - after)
+        if result.status is GetStatus.FOUND:
+            self._add(plan, place, start, result)
+        elif after != position:
+            plan.found.append(Found(Read(place, start, (), after), (), ()))
+
+    def _add(self, plan: Plan, place: Place, start: int, result: GetResult) -> None:
+        flag = retry_flag(place[1])
+        again: list[StoredMessage] = []
+        offsets = [offset for part in result.parts for offset in _offsets_of(part)]
+        if flag:
+            again = [message for part in result.parts for message in _messages_of(part)]
+            if flag == RETRY_V1:
+                again = [one for one in again if self._is_ours(one)]
+            offsets = [message.queue_offset for message in again]
+        plan.found.append(
+            Found(Read(place, start, tuple(offsets), result.next_offset), result.parts, again)
+        )
+        plan.room -= len(offsets)
+        plan.room_bytes -= result.size
+
+    def _is_ours(self, message: StoredMessage) -> bool:
+        properties = decode_properties(message.properties)
+        return is_ours(self._ctx, self._group, self._topic, properties)
+
+    def _get(self, plan: Plan, topic: str, queue_id: int, offset: int) -> GetResult:
+        get = partial(self._ctx.store.get, topic, queue_id, wait=False)
+        if isinstance(self._wanted, Expression):
+            return read_matching(get, self._wanted, offset, plan.room, plan.room_bytes)
+        return get(offset, plan.room, plan.room_bytes, self._wanted)
+
+    def _first(self, topic: str, queue_id: int) -> int:
+        """Return where a group begins that has no progress in the queue."""
+        store = self._ctx.store
+        low, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        if self._header.init_mode == INIT_MIN or retry_flag(topic):
+            return low
+        if low == 0 and self._ctx.config.pop.look_in_memory:
+            first = store.entries(topic, queue_id, 0, 1)
+            hot = store.stats().commitlog_end - store.config.hot_log_bytes
+            if first and first[0].size != FILLER_SIZE and first[0].commitlog_offset >= hot:
+                return 0
+        return max(low, end - 1)
+
+    # --- take it and answer -----------------------------------------------------------------------
+
+    def _take(self, plan: Plan, *, final: bool) -> bool:
+        """Lease what was read, and answer once that is safe. Return False to wait.
+
+        Raises StoreError.
+        """
+        book, reads = self._ctx.leases, [one.read for one in plan.found]
+        count = sum([len(read.offsets) for read in reads])
+        self.more = plan.rest > 0 and not count
+        if count and book.is_full:
+            self._answer(
+                ResponseCode.POLLING_FULL, f"{len(book)} leases are out, this broker keeps no more"
+            )
+            return True
+        if not count:
+            if reads:
+                book.take(reads, 0, 0, _moved)
+            if final:
+                self._answer(ResponseCode.POLLING_TIMEOUT)
+            return final
+        invisible_ms = min(self._header.invisible_time_ms, MAX_INVISIBLE_MS)
+        revive_queue = book.next_revive_queue()
+        pop_time_ms = book.take(
+            reads, invisible_ms, revive_queue, lambda error: self._leased(plan, times, error)
+        )
+        times = (pop_time_ms, invisible_ms, revive_queue)
+        return True
+
+    def _leased(self, plan: Plan, times: tuple[int, int, int], error: OgiveError | None) -> None:
+        if error is not None:
+            self._refuse(error)
+            return
+        ctx, queues = self._ctx, []
+        body: list[bytes | memoryview] = []
+        for found in plan.found:
+            group, topic, queue_id = found.read.place
+            size = sum(map(len, found.parts))
+            if not found.read.offsets:
+                continue
+            queues.append(
+                QueueOffsets(retry_flag(topic), queue_id, found.read.start, found.read.offsets)
+            )
+            ctx.traffic.pulled(
+                group, topic, queue_id, len(found.read.offsets), size, found.read.after
+            )
+            if found.again and not ctx.config.pop.actual_retry_topic:
+                body += [self._for_another_try(found.read, times, one) for one in found.again]
+            elif found.again:
+                body += map(encode_stored, found.again)
+            else:
+                body += found.parts
+        pop_time_ms, invisible_ms, revive_queue = times
+        self._send(
+            RemotingCommand(
+                ResponseCode.SUCCESS,
+                encode_header(
+                    PopMessageResponse(
+                        pop_time_ms=pop_time_ms,
+                        invisible_time_ms=invisible_ms,
+                        revive_queue_id=revive_queue,
+                        rest_num=plan.rest,
+                        start_offset_info=start_offset_info(queues),
+                        msg_offset_info=msg_offset_info(queues),
+                        order_count_info="",
+                    )
+                ),
+                b"".join(body),
+                self._opaque,
+                RESPONSE,
+                "FOUND",
+            )
+        )
+        if plan.rest:
+            ctx.pop_holds.wake(self.key)
+
+    def _for_another_try(
+        self, read: Read, times: tuple[int, int, int], message: StoredMessage
+    ) -> bytes:
+        """Return the record of a message of a retry topic as it is given out."""
+        pop_time_ms, invisible_ms, revive_queue = times
+        properties = decode_properties(message.properties)
+        properties.pop(PropertyName.RECORD_CRC, None)
+        properties["POP_CK"] = str(
+            Handle(
+                read.start,
+                pop_time_ms,
+                invisible_ms,
+                revive_queue,
+                retry_flag(message.topic),
+                self._ctx.config.name,
+                message.queue_id,
+                message.queue_offset,
+            )
+        )
+        message.topic, message.properties = self._topic, join_properties(properties)
+        return encode_stored(message)
+
+    def _answer(self, code: ResponseCode, remark: str = "NO_MESSAGE_IN_QUEUE") -> None:
+        """Answer without messages."""
+        fields = encode_header(
+            PopMessageResponse(start_offset_info="", msg_offset_info="", order_count_info="")
+        )
+        self._send(RemotingCommand(code, fields, b"", self._opaque, RESPONSE, remark))
+
+    def _refuse(self, error: OgiveError) -> None:
+        self._release_filter()
+        refuse(
+            self.connection, RemotingCommand(RequestCode.POP_MESSAGE, opaque=self._opaque), error
+        )
+
+    def _send(self, answer: RemotingCommand) -> None:
+        self._release_filter()
+        self.connection.reply(answer)
+
+    def _release_filter(self) -> None:
+        if self._filter_bytes:
+            self._ctx.filter_quota.release(self.connection, self._filter_bytes)
+            self._filter_bytes = 0
+
+
+def _moved(error: OgiveError | None) -> None:
+    """A position could not be written: the next request reads the same messages again."""
+
+
+def _offsets_of(part: bytes | memoryview) -> Iterable[int]:
+    at = 0
+    while at < len(part):
+        yield int.from_bytes(part[at + 20 : at + 28])
+        at += int.from_bytes(part[at : at + 4])
+
+
+def _messages_of(part: bytes | memoryview) -> Iterable[StoredMessage]:
+    at = 0
+    while at < len(part):
+        message = decode_stored(part, at)
+        at += message.size
+        yield message
+
+
+def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
+    """Check the request, and serve it. Raises OgiveError."""
+    header = decode_header(PopMessageRequest, command.ext_fields)
+    topic = check_pop(ctx, header.consumer_group, header.topic, header.queue_id)
+    if not 0 < header.max_msg_nums <= MAX_POP_MESSAGES:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"maxMsgNums {header.max_msg_nums}: must be between 1 and {MAX_POP_MESSAGES}",
+        )
+    check_time("invisibleTime", header.invisible_time_ms)
+    wanted = wanted_by(
+        header.expression_type, header.expression or "*", sql=ctx.config.property_filter
+    )
+    if header.order:
+        raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "orderly popping is not supported")
+    if not command.flag & ONEWAY:
+        Pop(ctx, connection, command, header, topic, wanted).serve()
+
+
+def check_time(what: str, value_ms: int) -> None:
+    """Raises Rejected."""
+    if not 0 <= value_ms <= MAX_INVISIBLE_MS:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"{what} {value_ms} ms: must be between 0 and {MAX_INVISIBLE_MS}",
+        )
+
+
+def check_pop(ctx: Context, group_name: str, topic_name: str, queue_id: int) -> TopicConfig:
+    """Return the topic that a group pops. Raises Rejected."""
+    group, topic = check_readable(ctx, group_name, topic_name)
+    if queue_id != -1 and not 0 <= queue_id < topic.read_queues:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{queue_id}] is illegal, topic:[{topic.name}] has {topic.read_queues} read "
+            "queues",
+        )
+    if keeps_batches(topic.attributes):
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"{topic.name} keeps batches whole (queue.type=BatchCQ): such topics are pulled",
+        )
+    if not ctx.groups.may_read(group.name, topic.name):
+        raise Rejected(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{group.name}] is forbidden for topic[{topic.name}]",
+        )
+    return topic

@@ -1,0 +1,209 @@
+"""Store messages again whose invisible time is over: in the retry topic of their group.
+
+Source: PopReviveService.java, 5.5.
+
+Behaviour
+- A copy keeps body, properties, tags and times; it counts one try more, unless the lease says that
+  it should not.
+- A lease ends once the copy is stored and that is in the journal. Where a message cannot be read or
+  stored now, it is tried again. Only a message that the log no longer has ends its lease as well.
+
+Differs from Java: a message is there again at the moment its time is over, not 2 to 4 s later.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from ogive.broker.deferred.waiting import MAX_WAIT_S
+from ogive.broker.pop.leases import Lease
+from ogive.broker.pop.topics import ensure_retry_topic, topic_of
+from ogive.broker.services import Context
+from ogive.errors import OgiveError
+from ogive.model import PropertyName
+from ogive.store.types import GetStatus, NewMessage
+from ogive.wire.fitting import fit_properties
+from ogive.wire.message import (
+    StoredMessage,
+    decode_properties,
+    decode_stored,
+    encode_properties,
+)
+from ogive.wire.sends import MAX_INT
+
+log = logging.getLogger(__name__)
+
+# leases that are revived at the same time
+_MAX_REVIVING: Final = 64
+_RETRY_S: Final = 1.0
+# messages of a lease that are stored at the same time: each may have 4 MiB
+_AT_ONCE: Final = 8
+
+
+class Reviver:
+    """Owner: the event loop."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx, self._book = ctx, ctx.leases
+        self._timer: asyncio.TimerHandle | None = None
+        self._reviving = 0
+        self._stopped = False
+
+    def start(self) -> None:
+        self._book.on_due = self.wake
+        self.wake()
+
+    def stop(self) -> None:
+        """Begin nothing more. What was begun is a task of the broker."""
+        self._stopped = True
+        self._book.on_due = lambda: None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def wake(self) -> None:
+        """Revive what is due, and set the timer for the next lease."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._stopped or self._ctx.store.failed is not None:
+            return
+        while self._reviving < _MAX_REVIVING and (lease := self._book.pop_due()) is not None:
+            self._reviving += 1
+            self._ctx.spawn(self._revive(lease), f"revive messages of {lease.key.topic}")
+        wait_s = self._book.wait_s()
+        if wait_s is not None and self._reviving < _MAX_REVIVING:
+            self._timer = self._ctx.loop.call_later(min(wait_s, MAX_WAIT_S), self.wake)
+
+    async def _revive(self, lease: Lease) -> None:
+        try:
+            await self._store_again(lease)
+            # some of it may have been acknowledged, and that could not be written
+            lease.reviving = False
+            if lease.open:
+                self._book.retry(lease, 0.0)
+        except OgiveError as exc:
+            log.warning(
+                "could not give messages of %s to %s again, next try in %.1f s: %s",
+                lease.key.topic,
+                lease.key.group,
+                _RETRY_S,
+                exc,
+            )
+            self._book.retry(lease, _RETRY_S)
+        finally:
+            self._reviving -= 1
+            self.wake()
+
+    async def _store_again(self, lease: Lease) -> None:
+        """Raises OgiveError."""
+        ctx, key = self._ctx, lease.key
+        original = topic_of(ctx, key.group, key.topic)
+        if original not in ctx.topics or key.group not in ctx.groups:
+            log.warning(
+                "%d messages of %s are not given to %s again: one of them was deleted",
+                lease.open.bit_count(),
+                original,
+                key.group,
+            )
+            await self._end(lease, lease.open, 0)
+            return
+        gone = 0
+        for part in _parts(lease.open):
+            messages = await self._read(lease, part)
+            gone += part.bit_count() - len(messages)
+            await self._put(lease, part, messages)
+        if gone:
+            ctx.pop_figures.gone += gone
+            log.warning(
+                "the log no longer has %d messages of %s/%d that were given to %s",
+                gone,
+                key.topic,
+                key.queue_id,
+                key.group,
+            )
+
+    async def _read(self, lease: Lease, bits: int) -> dict[int, StoredMessage]:
+        """Return the messages of *bits* that the log still has. Raises StoreError."""
+        found: dict[int, StoredMessage] = {}
+        for at, offset in enumerate(lease.offsets):
+            if bits >> at & 1:
+                get = partial(
+                    self._ctx.store.get, lease.key.topic, lease.key.queue_id, offset, 1, 1
+                )
+                result = await self._ctx.cold_reads.read(self._ctx.store, get)
+                if result.status is GetStatus.FOUND:
+                    message = decode_stored(result.parts[0])
+                    if message.queue_offset == offset:
+                        found[at] = message
+        return found
+
+    async def _put(self, lease: Lease, bits: int, messages: dict[int, StoredMessage]) -> None:
+        """Store *messages* again, and end their leases, and those of *bits* that are gone.
+
+        Raises OgiveError, when the leases of those that were stored have ended.
+        """
+        ctx = self._ctx
+        topic = ensure_retry_topic(ctx, lease.key.group, lease.key.topic) if messages else ""
+        copies = {at: self._copy(one, lease, topic) for at, one in messages.items()}
+        results = await asyncio.gather(
+            *(ctx.stored((copy,), topic) for copy in copies.values()), return_exceptions=True
+        )
+        last, failure = 0, None
+        for at, result in zip(copies, results, strict=True):
+            if isinstance(result, BaseException):
+                bits &= ~(1 << at)
+                failure = result
+                continue
+            last = max(last, result[0].commitlog_offset)
+            ctx.traffic.count_put(topic, 1, result[0].size)
+            ctx.pop_figures.revived += 1
+        if bits:
+            await self._end(lease, bits, last)
+        if failure is not None:
+            raise failure
+
+    async def _end(self, lease: Lease, bits: int, commitlog_offset: int) -> None:
+        """Raises StoreError."""
+        ended: asyncio.Future[None] = self._ctx.loop.create_future()
+
+        def done(error: OgiveError | None) -> None:
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        self._book.revived(lease, bits, commitlog_offset, done)
+        await ended
+
+    def _copy(self, message: StoredMessage, lease: Lease, topic: str) -> NewMessage:
+        properties = decode_properties(message.properties)
+        for name in (PropertyName.RECORD_CRC, "POP_CK", "POP_CK_OFFSET"):
+            properties.pop(name, None)
+        if not message.reconsume_times or "1ST_POP_TIME" not in properties:
+            properties["1ST_POP_TIME"] = str(lease.key.pop_time_ms)
+        properties["ORIGIN_GROUP"] = lease.key.group
+        return NewMessage(
+            topic,
+            0,
+            message.body,
+            encode_properties(fit_properties(properties)),
+            message.sys_flag,
+            message.flag,
+            message.born_timestamp_ms,
+            self._ctx.store_host,
+            self._ctx.store_host,
+            min(message.reconsume_times + (not lease.suspend), MAX_INT),
+        )
+
+
+def _parts(bits: int) -> Iterator[int]:
+    """Yield *bits* in groups of at most _AT_ONCE."""
+    while bits:
+        part = 0
+        while bits and part.bit_count() < _AT_ONCE:
+            lowest = bits & -bits
+            part |= lowest
+            bits ^= lowest
+        yield part

@@ -1,0 +1,59 @@
+"""Retry topics of groups that pop.
+
+There are two names for the retry topic of a group on a topic, see ogive.wire.pop. The older one is
+ambiguous: ``%RETRY%a_b`` is that of group a on topic b, and of the group a_b when it pulls. So a
+copy says whose it is, in ORIGIN_GROUP, and where a group of such a name exists, the newer name is
+used.
+"""
+
+from collections.abc import Mapping
+
+from ogive.broker.services import Context
+from ogive.model import PropertyName
+from ogive.wire.pop import RETRY_V1, RETRY_V2, read_topic, retry_flag
+
+
+def retry_topics(ctx: Context, group: str, topic: str) -> list[str]:
+    """Return the retry topics that a group reads with *topic*, whether they exist or not."""
+    config = ctx.config.pop
+    names = [read_topic(group, topic, RETRY_V2)]
+    if config.read_retry_v1 or not config.retry_v2:
+        names.append(read_topic(group, topic, RETRY_V1))
+    return names
+
+
+def ensure_retry_topic(ctx: Context, group: str, topic: str) -> str:
+    """Return the retry topic for messages that were read from *topic*, and make it.
+
+    Raises InvalidOption, Rejected.
+    """
+    if retry_flag(topic):
+        name = topic
+    else:
+        newer = ctx.config.pop.retry_v2 or is_ambiguous(ctx, group, topic)
+        name = read_topic(group, topic, RETRY_V2 if newer else RETRY_V1)
+    if name not in ctx.topics:
+        ctx.topics.ensure_pop_retry(name)
+        if ctx.offsets.get(group, name, 0) is None:
+            ctx.offsets.note(group, name, 0, 0)
+    return name
+
+
+def topic_of(ctx: Context, group: str, topic: str) -> str:
+    """Return the topic whose messages *topic* holds: itself, or that of a retry topic."""
+    flag = retry_flag(topic)
+    return topic[len(read_topic(group, "", flag)) :] if flag else topic
+
+
+def is_ambiguous(ctx: Context, group: str, topic: str) -> bool:
+    """Return True if the older name is that of another group's retry topic."""
+    return f"{group}_{topic}" in ctx.groups
+
+
+def is_ours(ctx: Context, group: str, topic: str, properties: Mapping[str, str]) -> bool:
+    """Return True if a message in the retry topic of the older name is for this group."""
+    origin = properties.get("ORIGIN_GROUP")
+    if origin is not None:
+        return origin == group
+    # a broker before 5.4 wrote it; one that was sent back by a pulling group is not ours
+    return PropertyName.RETRY_TOPIC not in properties or not is_ambiguous(ctx, group, topic)

@@ -1,0 +1,185 @@
+"""POP_MESSAGE, and what ends leases, over the wire."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ogive.broker import Broker
+from ogive.errors import ResponseCode
+from ogive.wire.codes import RequestCode
+from ogive.wire.pop import BatchAck, BatchAckBody
+from tests.pop import GROUP, acknowledging, leased, pop, popping
+from tests.raw_client import RawClient
+from tests.unit.broker.conftest import StartBroker, crash_image
+
+
+async def bodies(client: RawClient, **options: object) -> list[bytes]:
+    return [message.body for message, _ in await pop(client, **options)]  # type: ignore[arg-type]
+
+
+async def test_messages_are_given_out_once_and_acknowledged(client: RawClient) -> None:
+    for queue, body in ((0, b"a"), (0, b"b"), (3, b"c")):
+        await client.send("T", body, queue=queue)
+    found = await pop(client)
+    assert sorted(message.body for message, _ in found) == [b"a", b"b", b"c"]
+    assert await pop(client) == []
+    assert await bodies(client, group="another") != []
+    for _, handle in found:
+        await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(handle))
+
+
+async def test_what_is_not_acknowledged_comes_again_as_another_try(
+    server: Broker, client: RawClient
+) -> None:
+    await client.send("T", b"a", {"UNIQ_KEY": "KEY", "TAGS": "tag"})
+    await client.send("T", b"b")
+    (first, _), (_, second) = await pop(client, invisibleTime=50)
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(second))
+    answer = await client.call(
+        RequestCode.POP_MESSAGE, **popping(pollTime=30_000, exp="tag", expType="TAG")
+    )
+    ((again, handle),) = leased(answer)
+    assert (again.body, again.topic, again.reconsume_times) == (b"a", "T", 1)
+    assert again.properties["UNIQ_KEY"] == "KEY"
+    assert again.properties["ORIGIN_GROUP"] == GROUP
+    assert int(again.properties["1ST_POP_TIME"]) <= handle.pop_time_ms
+    assert handle.flag == 1
+    assert first.reconsume_times == 0
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(handle, f"%RETRY%{GROUP}_T"))
+    assert len(server.context.leases) == 0
+    assert server.context.offsets.get(GROUP, f"%RETRY%{GROUP}_T", 0) == 1
+
+
+async def test_a_request_waits_for_a_message_of_any_queue(client: RawClient) -> None:
+    await client.send("T", b"a")
+    assert await bodies(client) == [b"a"]
+    waiting = client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000))
+    one_queue = client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000, queueId=1))
+    await client.send("T", b"b", queue=3)
+    assert [message.body for message, _ in leased(await waiting)] == [b"b"]
+    await client.send("T", b"c", queue=1)
+    assert [message.body for message, _ in leased(await one_queue)] == [b"c"]
+    answer = await client.call(RequestCode.POP_MESSAGE, **popping(pollTime=20))
+    assert answer.code == ResponseCode.POLLING_TIMEOUT
+    assert answer.ext_fields["startOffsetInfo"] == ""
+
+
+async def test_a_change_gives_another_handle_and_the_old_one_counts_no_more(
+    server: Broker, client: RawClient
+) -> None:
+    await client.send("T", b"a")
+    await client.send("T", b"b")
+    _, (_, handle) = await pop(client)
+    answer = await client.ok(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **acknowledging(handle, invisibleTime=90_000)
+    )
+    fields = answer.ext_fields
+    assert fields["invisibleTime"] == "90000"
+    changed = handle._replace(
+        start=handle.offset, pop_time_ms=int(fields["popTime"]), invisible_ms=90_000
+    )
+    again = await client.call(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **acknowledging(handle, invisibleTime=1)
+    )
+    assert again.code == ResponseCode.NO_MESSAGE
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(handle))
+    assert sum(server.context.leases.out.values()) == 2
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(changed))
+    assert sum(server.context.leases.out.values()) == 1
+
+
+async def test_many_are_acknowledged_by_one_request(server: Broker, client: RawClient) -> None:
+    for number in range(3):
+        await client.send("T", b"%d" % number)
+    found = await pop(client)
+    handle = found[0][1]
+    ack = BatchAck(
+        group=GROUP, topic="T", start=handle.start, queue_id=0, revive_queue=handle.revive_queue,
+        pop_time_ms=handle.pop_time_ms, invisible_ms=handle.invisible_ms, bits=0b101,
+    )  # fmt: skip
+    body = BatchAckBody(broker_name="broker-a", acks=(ack,)).encode()
+    await client.ok(RequestCode.BATCH_ACK_MESSAGE, body)
+    (lease,) = server.context.leases.all()
+    assert lease.open_offsets() == [1]
+    answer = await client.call(RequestCode.BATCH_ACK_MESSAGE)
+    assert answer.code == ResponseCode.NO_MESSAGE
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"consumerGroup": "another"},
+        {"topic": "another"},
+        {"offset": 1},
+        {"queueId": 1},
+    ],
+)
+async def test_a_handle_counts_only_for_what_it_was_given_for(
+    changed: dict[str, object], server: Broker, client: RawClient
+) -> None:
+    for topic in ("T", "another"):
+        for queue in (0, 1):
+            await client.send(topic, b"a", queue=queue)
+            await client.send(topic, b"b", queue=queue)
+    (_, handle), *_ = await pop(client, queueId=0)
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(handle) | changed)
+    answer = await client.call(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        **acknowledging(handle, invisibleTime=1) | changed,
+    )
+    assert answer.code == ResponseCode.NO_MESSAGE
+    assert sum(server.context.leases.out.values()) == 2
+
+
+async def test_refusals(client: RawClient) -> None:
+    await client.send("T", b"a")
+    for changed, code in (
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": 8}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": -1}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "missing"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"expType": "SQL92", "exp": "a ="}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+    ):
+        answer = await client.call(RequestCode.POP_MESSAGE, **popping() | changed)
+        assert answer.code == code, (changed, answer)
+    for info in ("", "1 2 3", "a b c d e f g h", "-1 0 0 0 0 broker-a 0 0"):
+        answer = await client.call(
+            RequestCode.ACK_MESSAGE,
+            consumerGroup=GROUP, topic="T", queueId=0, extraInfo=info, offset=0,
+        )  # fmt: skip
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_leases_outlive_a_kill(flush: str, start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = await start_broker(flush=flush)
+    async with await RawClient.open(broker.address) as client:
+        for body in (b"a", b"b", b"c"):
+            await client.send("T", body)
+        found = await pop(client, maxMsgNums=2, invisibleTime=60_000)
+        (_, first), (_, second) = found
+        await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(first))
+        await client.ok(
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **acknowledging(second, invisibleTime=300)
+        )
+        left = crash_image(broker, tmp_path)
+    broker = await start_broker(flush=flush, data=left)
+    async with await RawClient.open(broker.address) as client:
+        assert await bodies(client) == [b"c"]
+        answer = await client.call(RequestCode.POP_MESSAGE, **popping(pollTime=30_000))
+        assert [message.body for message, _ in leased(answer)] == [b"b"]
+
+
+async def test_a_second_request_is_woken_by_what_the_first_left(client: RawClient) -> None:
+    await client.send("T", b"0")
+    assert await bodies(client) == [b"0"]
+    waiting = [
+        client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000, maxMsgNums=1))
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0)
+    await client.send_batch("T", [b"1", b"2"])
+    found = [message.body for answer in waiting for message, _ in leased(await answer)]
+    assert sorted(found) == [b"1", b"2"]

@@ -1,0 +1,125 @@
+"""The journal beside the log: what was written is read again, and what was not is taken back."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ogive.errors import StoreError, StoreFull
+from ogive.store.fs import Data, OsFs
+from ogive.store.journal import Journal, read_journal
+from ogive.store.message_store import MessageStore
+from tests.stores import InlineWriter, run_now, small
+
+
+class Disk(OsFs):
+    """A disk that is full when the test says so."""
+
+    full = False
+    written = 0
+
+    def pwrite(self, handle: int, data: Data, offset: int) -> None:
+        if self.full:
+            super().pwrite(handle, bytes(data)[: len(data) // 2], offset)
+            raise OSError(errno.ENOSPC, "full")
+        super().pwrite(handle, data, offset)
+
+
+class Bench:
+    """A store's journal; what is appended together is one group."""
+
+    def __init__(self, root: Path, flush: str = "sync") -> None:
+        self.fs, self.folder = Disk(), root / "leases"
+        self.store = MessageStore.open(small(root, flush=flush), fs=self.fs)
+        self.journal: Journal = self.store.journal
+        self.lines = read_journal(self.fs, self.folder)
+        self.journal.begin(self.lines)
+        self.store.start(run_now, writer=InlineWriter)
+        self.due: list[Callable[[], None]] = []
+        self.journal.start(self.due.append)
+        self.told: list[tuple[str, StoreError | None]] = []
+
+    def append(self, *lines: str) -> None:
+        self.journal.append(
+            [line.encode() for line in lines],
+            lambda error: self.told.append((lines[0], error)),
+        )
+
+    def turn(self) -> None:
+        while self.due:
+            self.due.pop()()
+
+    def read(self) -> list[bytes]:
+        return read_journal(self.fs, self.folder)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_lines_are_read_again_after_a_stop(tmp_path: Path, flush: str) -> None:
+    bench = Bench(tmp_path, flush)
+    bench.append("a", "b")
+    bench.append("c")
+    assert bench.read() == []
+    bench.turn()
+    assert bench.told == [("a", None), ("c", None)]
+    assert bench.read() == [b"a", b"b", b"c"]
+    bench.store.close()
+    again = Bench(tmp_path, flush)
+    assert again.lines == again.read() == [b"a", b"b", b"c"]
+    assert len(list((tmp_path / "leases").iterdir())) == 1
+    again.store.close()
+
+
+def test_a_damaged_line_costs_no_other(bench: Bench) -> None:
+    bench.append("one", "two", "three")
+    bench.turn()
+    bench.store.close()
+    (path,) = bench.folder.iterdir()
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b"two", b"tow") + b"0000")
+    assert bench.read() == [b"one", b"three"]
+
+
+def test_what_a_full_disk_refused_is_taken_back_newest_first(bench: Bench) -> None:
+    bench.append("a")
+    bench.turn()
+    bench.fs.full = True
+    bench.append("b", "bb")
+    bench.append("c")
+    bench.turn()
+    assert [line for line, error in bench.told if isinstance(error, StoreFull)] == ["c", "b"]
+    bench.fs.full = False
+    bench.append("d")
+    bench.turn()
+    assert bench.read() == [b"a", b"d"]
+    assert bench.store.failed is None
+    bench.store.close()
+
+
+def test_a_new_file_takes_the_place_of_the_old_ones(bench: Bench) -> None:
+    bench.append("old")
+    bench.turn()
+    bench.journal.roll()
+    bench.append("copied")
+    bench.turn()
+    assert bench.read() == [b"old", b"copied"]
+    bench.journal.drop_old()
+    assert bench.read() == [b"copied"]
+    bench.store.close()
+
+
+def test_a_disk_that_fails_ends_the_store(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(bench.fs, "fdatasync", fail)
+    bench.append("a")
+    bench.turn()
+    ((_, error),) = bench.told
+    assert error is bench.store.failed is not None
+    bench.store.close()
