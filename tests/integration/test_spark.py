@@ -230,7 +230,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(load: Callable[..., 
 
 
 def test_an_unknown_topic_is_named(load: Callable[..., DataFrame], topic: str) -> None:
-    with pytest.raises(PySparkException, match=f"topic '{topic}' has no route"):
+    with pytest.raises(PySparkException, match=f'topic "{topic}" has no route'):
         load().collect()
 
 

@@ -12,6 +12,7 @@ from ogive.errors import (
     BrokerInternalError,
     InvalidOption,
     NoNameServer,
+    NoRoute,
     NotANameServer,
     OgiveError,
     ProtocolError,
@@ -49,10 +50,14 @@ class NameServers:
 
     With *source*, the URL of a list, the addresses come from there. Source: TopAddressing.java,
     5.3.
+
+    With *each_once* nothing is waited for: a question goes to each server once, and a topic counts
+    as missing only if none knows it. For callers that repeat their questions themselves.
     """
 
     def __init__(self, addresses: Sequence[str], source: str | None = None) -> None:
         self.addresses = list(addresses)
+        self.each_once = False
         self._source = source
         self._preferred = 0
         # why the last server that was asked did not answer
@@ -95,7 +100,7 @@ class NameServers:
         only if no other server knows it. Other questions still go to the preferred server, as the
         other one may be dead; if it answers, it becomes the preferred one.
         """
-        passing = (*_PASSING, TopicNotExist) if doubted else _PASSING
+        passing = (*_PASSING, NoRoute, TopicNotExist) if doubted or self.each_once else _PASSING
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout_s
@@ -127,7 +132,7 @@ class NameServers:
             if refusal is not None:
                 raise refusal
             left = deadline - loop.time()
-            if left < FIRST_PAUSE_S:
+            if left < FIRST_PAUSE_S or self.each_once:
                 times = "once" if tries == 1 else f"{tries} times"
                 waited = loop.time() - started
                 raise NoNameServer(

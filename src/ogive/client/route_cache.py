@@ -12,6 +12,7 @@ Behaviour
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
@@ -60,6 +61,8 @@ class RouteCache:
         self._timeout_s = timeout_s
         # topics in use, the latest answer last; None: not known yet
         self._routes: dict[str, TopicRouteData | None] = {}
+        # loop time of the latest answer, by topic; -inf: in doubt
+        self._answered_s: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[TopicRouteData]] = {}
         # name -> id -> address, of all routes
         self.brokers: dict[str, dict[int, str]] = {}
@@ -68,9 +71,32 @@ class RouteCache:
 
     # --- routes -----------------------------------------------------------------------------------
 
-    async def find(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
-        """Return the route of *topic*, known or queried. Raises NoRoute, NoNameServer."""
-        return self._routes.get(topic) or await self.refresh(topic, timeout_s=timeout_s)
+    async def find(
+        self, topic: str, *, timeout_s: float | None = None, max_age_s: float = math.inf
+    ) -> TopicRouteData:
+        """Return the route of *topic*, known or queried. Raises NoRoute, NoNameServer.
+
+        A route of *max_age_s*, or in doubt, is queried again; the known one is returned if no name
+        server has one now.
+        """
+        known = self._routes.get(topic)
+        if known is None:
+            return await self.refresh(topic, timeout_s=timeout_s)
+        age_s = asyncio.get_running_loop().time() - self._answered_s[topic]
+        if age_s >= max_age_s:
+            try:
+                return await self.refresh(topic, timeout_s=timeout_s, doubted=age_s == math.inf)
+            except (NoNameServer, NoRoute) as exc:
+                # a name server or broker that restarts: the addresses are likely still right
+                log.debug("route of %s: %s", topic, exc)
+        return known
+
+    def doubt(self, topic: str) -> None:
+        """Have the next ``find`` query the route of *topic* again: a call to one of its brokers has
+        failed.
+        """
+        if topic in self._answered_s:
+            self._answered_s[topic] = -math.inf
 
     def known(self, topic: str) -> TopicRouteData | None:
         """Return the route in the table, if the topic is in use and its route is known."""
@@ -139,7 +165,9 @@ class RouteCache:
 
     async def _fetch(self, topic: str, doubted: bool) -> TopicRouteData:
         while len(self._routes) >= MAX_TOPICS and topic not in self._routes:
-            del self._routes[next(iter(self._routes))]
+            oldest = next(iter(self._routes))
+            del self._routes[oldest]
+            self._answered_s.pop(oldest, None)
         known = self._routes.setdefault(topic, None)
         try:
             route = await self._ask(rpc.get_route, topic, doubted=doubted)
@@ -149,6 +177,7 @@ class RouteCache:
         # behind all others: where routes disagree about a broker's address, the latest answer is
         # right
         self._routes[topic] = route
+        self._answered_s[topic] = asyncio.get_running_loop().time()
         if route != known:
             self.brokers = broker_addresses(
                 route for route in self._routes.values() if route is not None

@@ -20,10 +20,13 @@ from collections.abc import (
     Set,
 )
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ogive.client import rpc
+from ogive.client.config import MAX_TIME_S, ClientConfig
+from ogive.client.instance import ClientInstance
 from ogive.client.portal import Portal, portal
 from ogive.client.routes import (
     MASTER_ID,
@@ -53,21 +56,13 @@ from ogive.model import (
 from ogive.spark.cluster_options import Access
 from ogive.spark.offsets import assigned, matching
 from ogive.spark.options import Selection
+from ogive.spark.patience import PASSING, USUAL, BrokerAway, Patience
 from ogive.spark.range_reader import Fetched, Reading, deleted, record_count, removed
 from ogive.spark.ranges import ANSWER_BYTES, Chunks, QueueRange
-from ogive.spark.routes import (
-    CALL_TIMEOUT_S,
-    PASSING,
-    ROUTE_AGE_S,
-    USUAL,
-    BrokerAway,
-    Patience,
-    Routes,
-    reading_address,
-)
+from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.json_fields import PERM_READ
-from ogive.wire.bodies.routes import TopicRouteData
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers.pull import PullMessageRequest
@@ -77,6 +72,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ROUTE_AGE_S: Final = 30.0
+CALL_TIMEOUT_S: Final = 5.0
 PULL_TIMEOUT_S: Final = 20.0
 
 # requested and not decoded yet, estimated by the size of messages
@@ -129,25 +126,38 @@ def cluster(access: Access | tuple[str, ...]) -> "Cluster":
 
 @functools.cache
 def _cluster_of(_pid: int, access: Access) -> "Cluster":
-    return Cluster(access, portal())
+    return connect(access)
+
+
+def connect(access: Access) -> "Cluster":
+    """Return new connections to a cluster. Raises InvalidOption for a file that cannot be read."""
+    settings = ClientConfig(request_timeout_s=CALL_TIMEOUT_S, route_period_s=MAX_TIME_S)
+    client, loop = ClientInstance(access.client(settings)), portal()
+    loop.call(client.start())
+    return Cluster(client, loop)
 
 
 class Cluster:
     """Calls that block the calling thread.
 
     Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help.
+
+    Routes are queried when they are needed and older than ROUTE_AGE_S: a worker that is idle asks
+    nothing.
     """
 
-    def __init__(self, access: Access, portal: Portal) -> None:
-        self._namespace = access.namespace
+    def __init__(self, client: ClientInstance, portal: Portal) -> None:
+        client.name_servers.each_once = True
+        self._client = client
         self._portal = portal
-        self.pool = access.pool()
+        self.pool = client.pool
         # brokers of which a slave said last how long the queues are
         self.without_master: set[str] = set()
         # topic and broker name, where the broker itself has said that it does not have the topic
         self.deleted: set[tuple[str, str]] = set()
         self._topics: tuple[list[str], float] | None = None
-        self._routes = Routes(self.pool, access.name_servers)
+        # the name servers have answered before: every call waits while they are silent
+        self._settled = False
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
@@ -260,15 +270,14 @@ class Cluster:
         self._portal.call(self._mark(group, topic, number))
 
     async def _masters(self) -> dict[str, str]:
-        """Name -> address. Raises NoNameServer, NoRoute for a cluster without brokers."""
-        info = await self._routes.cluster_info()
+        """Name -> address. Raises NoNameServer, BrokerAway for a cluster without masters."""
         masters = {
             name: broker.addresses[MASTER_ID]
-            for name, broker in info.brokers.items()
+            for name, broker in (await self._brokers()).items()
             if MASTER_ID in broker.addresses
         }
         if not masters:
-            raise BrokerAway(f"{'; '.join(self._routes.name_servers)} knows no broker")
+            raise BrokerAway(f"{self._client.name_servers} knows no master")
         return masters
 
     async def _marks(self, group: str, topic: str) -> dict[str, int]:
@@ -286,7 +295,7 @@ class Cluster:
                 )
                 return None
 
-        masters = await self._routes.insist(topic, self._masters)
+        masters = await self._insist(topic, self._masters)
         answers = await asyncio.gather(*(ask(name, address) for name, address in masters.items()))
         return {
             name: number
@@ -331,7 +340,7 @@ class Cluster:
                     raise failure
                 log.warning("could not report progress to a broker: %s", failure)
 
-        await self._routes.insist(topic, tell_all)
+        await self._insist(topic, tell_all)
 
     # --- where to write ---------------------------------------------------------------------------
 
@@ -339,28 +348,28 @@ class Cluster:
         """Let every call wait while the name servers are unreachable: they have answered before,
         perhaps in another process.
         """
-        self._routes.settled = True
+        self._settled = True
 
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues to send to. For a topic that its first message will create, those
         are the ones that it will get. Raises NoRoute.
         """
-        if self._routes.settled:
-            return await self._routes.insist(topic, functools.partial(self._writable, topic))
+        if self._settled:
+            return await self._insist(topic, functools.partial(self._writable, topic))
         return await self._writable(topic)
 
     async def _writable(self, topic: str) -> tuple[MessageQueue, ...]:
         try:
-            queues = publish_queues(topic, await self._routes.route(topic))
+            queues = publish_queues(topic, await self._route(topic))
         except NoRoute:
             if topic.startswith("%"):
                 raise
             try:
-                template = await self._routes.route(AUTO_CREATE_TOPIC)
+                template = await self._route(AUTO_CREATE_TOPIC)
             except NoRoute:
                 template = TopicRouteData(queues=(), brokers=())
             queues = publish_queues(topic, auto_create_route(template, NEW_TOPIC_QUEUES))
-            if not queues and not self._routes.settled:
+            if not queues and not self._settled:
                 raise
         if not queues:
             raise BrokerAway(
@@ -407,20 +416,51 @@ class Cluster:
     async def master_of(self, queue: MessageQueue) -> str:
         """Return the address to write to. Raises BrokerAway."""
         try:
-            route = await self._routes.route(queue.topic)
+            await self._route(queue.topic)
         except NoRoute:
-            route = await self._routes.route(AUTO_CREATE_TOPIC)
-        address = broker_addresses((route,)).get(queue.broker_name, {}).get(MASTER_ID)
+            await self._route(AUTO_CREATE_TOPIC)
+        address = self._client.routes.find_address(queue.broker_name)
         if address is None:
-            self._routes.expire(queue.topic)
+            self.forget_route(queue.topic)
             raise BrokerAway(f"queue {queue} has no master in the route of its topic")
         return address
 
     def forget_route(self, topic: str) -> None:
         """Ask for it again at its next use."""
-        self._routes.expire(topic)
+        self._client.routes.doubt(topic)
 
     # --- the work behind the calls ----------------------------------------------------------------
+
+    async def _insist(
+        self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL
+    ) -> T:
+        """Repeat *call* while its failure may pass."""
+        return await patience.insist(call, lambda: self.forget_route(topic), lambda: self._settled)
+
+    async def _route(self, topic: str) -> TopicRouteData:
+        """Return the route of *topic*. Raises NoRoute, and BrokerAway if no name server knows a
+        broker.
+        """
+        try:
+            return await self._client.routes.find(topic, max_age_s=ROUTE_AGE_S)
+        except NoRoute:
+            # a user who may not see the brokers is told at once that there is no such topic
+            with suppress(NoPermission):
+                await self._brokers()
+            raise
+
+    async def _brokers(self) -> Mapping[str, BrokerData]:
+        """Return the brokers that the name servers know. Raises BrokerAway if they know none."""
+        return (await self._client.ask_name_server(_populated)).brokers
+
+    async def _address(self, queue: MessageQueue) -> str:
+        """Return the address from which to read *queue*. Raises BrokerAway."""
+        await self._route(queue.topic)
+        try:
+            return self._client.routes.readable_broker(queue.broker_name)[0]
+        except NoRoute:
+            self.forget_route(queue.topic)
+            raise BrokerAway(f"queue {queue} has no broker in the route of its topic") from None
 
     async def _each(
         self, queues: Iterable[MessageQueue], call: Callable[[MessageQueue, str], Awaitable[T]]
@@ -428,11 +468,11 @@ class Cluster:
         """Call *call* with each queue and the address of its broker."""
 
         async def one(queue: MessageQueue) -> T:
-            return await call(queue, await self._routes.address(queue))
+            return await call(queue, await self._address(queue))
 
         wanted = tuple(queues)
         answers = await asyncio.gather(
-            *(self._routes.insist(queue.topic, functools.partial(one, queue)) for queue in wanted)
+            *(self._insist(queue.topic, functools.partial(one, queue)) for queue in wanted)
         )
         return dict(zip(wanted, answers, strict=True))
 
@@ -445,9 +485,10 @@ class Cluster:
     ) -> dict[MessageQueue, TopicOffset]:
         topics: Sequence[str] = selection.topics
         if selection.pattern is not None:
-            known = await self._routes.insist("", self._all_topics, patience)
-            ours = [self._namespace.strip(topic) for topic in known if self._namespace.holds(topic)]
-            topics = [self._namespace.wrap(topic) for topic in matching(selection.pattern, ours)]
+            known = await self._insist("", self._all_topics, patience)
+            names = self._client.namespace
+            ours = [names.strip(topic) for topic in known if names.holds(topic)]
+            topics = [names.wrap(topic) for topic in matching(selection.pattern, ours)]
         spans = await self._spans(
             sorted({*topics, *(queue.topic for queue in read)}), patience, read, any_missing
         )
@@ -469,10 +510,8 @@ class Cluster:
         """
         now = asyncio.get_running_loop().time()
         if self._topics is None or now - self._topics[1] >= ROUTE_AGE_S:
-            topics = await self._routes.ask_one(
-                lambda address: rpc.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S)
-            )
-            info = await self._routes.cluster_info()
+            topics = await self._client.ask_name_server(rpc.topic_list)
+            info = await self._client.ask_name_server(rpc.get_cluster_info)
             own = (
                 SYSTEM_TOPICS
                 | info.brokers.keys()
@@ -514,7 +553,7 @@ class Cluster:
 
         async def ask() -> dict[MessageQueue, TopicOffset]:
             try:
-                route = await self._routes.route(topic)
+                route = await self._route(topic)
             except BrokerAway:
                 raise
             except NoRoute:
@@ -555,17 +594,17 @@ class Cluster:
                 )
             return spans
 
-        return await self._routes.insist(topic, ask, patience)
+        return await self._insist(topic, ask, patience)
 
     async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
         """Return the addresses of the brokers that name servers know now, if this user may ask."""
         try:
-            info = await self._routes.cluster_info()
-        except NoPermission:
+            brokers = await self._brokers()
+        except (BrokerAway, NoPermission):
             return {}
         return {
             name: dict(broker.addresses)
-            for name, broker in info.brokers.items()
+            for name, broker in brokers.items()
             if name in names and MASTER_ID in broker.addresses
         }
 
@@ -575,7 +614,11 @@ class Cluster:
         """Return the spans of a broker's queues, or None if it does not have the topic."""
         try:
             return await rpc.topic_stats(
-                self.pool, reading_address(addresses), topic, timeout_s=CALL_TIMEOUT_S
+                # the master, or the first slave
+                self.pool,
+                addresses[min(addresses)],
+                topic,
+                timeout_s=CALL_TIMEOUT_S,
             )
         except TopicNotExist:
             # name servers of Apache keep the route of a topic that was deleted from a broker, and a
@@ -585,7 +628,7 @@ class Cluster:
                     f"the master of {broker_name} is away, and its slave does not know topic "
                     f"{topic!r}"
                 ) from None
-            self._routes.expire(topic)
+            self.forget_route(topic)
             return None
 
     async def _why_gone(self, part: QueueRange) -> DataLoss | None:
@@ -594,7 +637,7 @@ class Cluster:
         Return None if the queue is there, or if nobody can say.
         """
         queue = part.queue
-        self._routes.expire(queue.topic)
+        self.forget_route(queue.topic)
         try:
             spans = await self._spans_of(queue.topic, Patience(0.0), {queue.broker_name})
         except OgiveError:
@@ -609,7 +652,7 @@ class Cluster:
     ) -> dict[MessageQueue, int]:
         async def ask(queue: MessageQueue) -> int | None:
             try:
-                address = await self._routes.address(queue)
+                address = await self._address(queue)
                 return await rpc.query_consumer_offset(
                     self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
                 )
@@ -617,7 +660,7 @@ class Cluster:
                 return None
 
         answers = await asyncio.gather(
-            *(self._routes.insist(queue.topic, functools.partial(ask, queue)) for queue in queues)
+            *(self._insist(queue.topic, functools.partial(ask, queue)) for queue in queues)
         )
         return {
             queue: offset
@@ -637,7 +680,7 @@ class Cluster:
             raise failures[0]
 
     async def _commit_one(self, group: str, queue: MessageQueue, offset: int) -> None:
-        address = await self._routes.address(queue)
+        address = await self._address(queue)
         try:
             await rpc.update_consumer_offset(
                 self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S
@@ -720,13 +763,23 @@ class Cluster:
             expression_type=wanted.kind,
         )
         return await rpc.pull_raw(
-            self.pool, await self._routes.address(part.queue), header, timeout_s=PULL_TIMEOUT_S
+            self.pool, await self._address(part.queue), header, timeout_s=PULL_TIMEOUT_S
         )
 
     async def pull(
         self, group: str, part: QueueRange, wanted: Filter, patience: Patience = USUAL
     ) -> rpc.RawPull:
         """Pull once, up to len(part) messages, on the cluster's loop."""
-        return await self._routes.insist(
+        return await self._insist(
             part.queue.topic, lambda: self._pull(group, part, wanted), patience
         )
+
+
+async def _populated(pool: ConnectionPool, address: str, *, timeout_s: float) -> ClusterInfo:
+    """Return the cluster as a name server knows it. Raises BrokerAway if that has no broker: others
+    may know some.
+    """
+    info = await rpc.get_cluster_info(pool, address, timeout_s=timeout_s)
+    if not info.brokers:
+        raise BrokerAway(f"no broker is known at {address}")
+    return info

@@ -12,7 +12,6 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, parse_name_se
 from ogive.client.credential_files import read_credentials, trusting
 from ogive.client.namespace import Namespace, validate_namespace
 from ogive.errors import InvalidOption
-from ogive.transport.pool import ConnectionPool
 from ogive.wire.signing import Credentials
 
 NAMES: Final = (
@@ -140,22 +139,14 @@ class Access:
         return replace(
             others or ClientConfig(),
             name_server=";".join(self.name_servers),
-            credentials=self.user(),
+            credentials=(
+                read_credentials(self.credentials_file)
+                if self.credentials_file is not None
+                else self.credentials
+            ),
             ssl=self.ssl_context() or False,
             namespace=self.namespace.name or None,
         )
-
-    def user(self) -> Credentials | None:
-        """Return the credentials. Raises InvalidOption for a file that cannot be read."""
-        return (
-            read_credentials(self.credentials_file)
-            if self.credentials_file is not None
-            else self.credentials
-        )
-
-    def pool(self) -> ConnectionPool:
-        """Make a pool of new connections. Raises InvalidOption for a file that cannot be read."""
-        return ConnectionPool(ssl=self.ssl_context(), credentials=self.user())
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS settings, or None if connections are not encrypted.

@@ -42,8 +42,8 @@ from ogive.spark.cluster import Cluster
 from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.offsets import Positions
+from ogive.spark.patience import DOUBTFUL, USUAL, BrokerAway, Patience
 from ogive.spark.ranges import QueueRange
-from ogive.spark.routes import DOUBTFUL, USUAL, BrokerAway, Patience
 from ogive.spark.rows import HEAD_DIGITS, KEY_DIGITS, Row
 from ogive.spark.schema import METADATA_COLUMNS, only
 from ogive.wire.bodies.stats import TopicOffset

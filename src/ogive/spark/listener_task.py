@@ -48,8 +48,8 @@ from ogive.client.routes import MASTER_ID
 from ogive.client.trace_record import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
 from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic
+from ogive.spark.patience import repeat
 from ogive.spark.ranges import QueueRange
-from ogive.spark.routes import Retry
 from ogive.transport.event_loop import every
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.message import DamagedMessage, NoRecord
@@ -408,20 +408,17 @@ class Consuming:
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat *call* while its failure may pass."""
-        retry = Retry(AWAY_S, pause_s=LOOK_S)
-        while True:
-            try:
-                return await call()
-            except (DamagedMessage, NoRecord):
-                raise
-            except OgiveError as exc:
-                passing = (
-                    not isinstance(exc, BrokerError) or exc.retry_other_broker or exc.refresh_route
-                )
-                if retry.over or not passing:
-                    raise
-                log.warning("%s: trying again: %s", what, exc)
-            await retry.pause()
+
+        def passes(failure: OgiveError) -> bool:
+            if isinstance(failure, DamagedMessage | NoRecord):
+                return False
+            return (
+                not isinstance(failure, BrokerError)
+                or failure.retry_other_broker
+                or failure.refresh_route
+            )
+
+        return await repeat(call, passes, AWAY_S, pause_s=LOOK_S, what=what)
 
 
 async def consume(

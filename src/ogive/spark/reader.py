@@ -59,10 +59,10 @@ from ogive.spark.offsets import (
     to_offset,
 )
 from ogive.spark.options import SourceOptions
+from ogive.spark.patience import BrokerAway, Patience
 from ogive.spark.range_reader import SETTLE_S, data_loss, deleted, made_anew, removed, shrunk
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
 from ogive.spark.remade import Ends, find_remade, look_at, times_at
-from ogive.spark.routes import BrokerAway, Patience
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies.stats import TopicOffset
 

@@ -27,7 +27,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue, PropertyName, SendResult
 from ogive.spark.cluster import Cluster
-from ogive.spark.routes import Patience
+from ogive.spark.patience import Patience
 from ogive.spark.rows import Encoded, Row, queue_of
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2

@@ -40,7 +40,7 @@ from ogive.spark.fsync import sync_plan
 from ogive.spark.interpreter import warn_if_zipped
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
-from ogive.spark.routes import DOUBTFUL, USUAL, Patience
+from ogive.spark.patience import DOUBTFUL, USUAL, Patience
 from ogive.spark.row_sender import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
 from ogive.text import pluralize

@@ -223,6 +223,30 @@ async def test_a_doubted_topic_is_missing_only_where_no_server_knows_it() -> Non
         await servers.ask(call, 1.0, doubted=True)
 
 
+async def test_each_server_is_asked_once_where_the_caller_repeats_the_question() -> None:
+    asked: list[str] = []
+    failures: dict[str, OgiveError] = {"a:1": ConnectError("refused", "a:1")}
+
+    async def call(address: str, timeout_s: float) -> str:
+        asked.append(address)
+        if address in failures:
+            raise failures[address]
+        return address
+
+    servers = NameServers(["a:1", "b:2"])
+    servers.each_once = True
+    failures["b:2"] = TopicNotExist(17, "no route")
+    with pytest.raises(TopicNotExist):
+        await servers.ask(call, 60.0)
+    failures["b:2"] = failures["a:1"]
+    with pytest.raises(NoNameServer, match="tried 2 times"):
+        await servers.ask(call, 60.0)
+    assert asked == ["a:1", "b:2"] * 2
+    # one that has just been started does not know the topic yet
+    failures = {"a:1": TopicNotExist(17, "no route")}
+    assert await servers.ask(call, 60.0) == "b:2"
+
+
 class AddressServer:
     """Answers every GET with *text*, or with *status* and nothing."""
 

@@ -288,3 +288,27 @@ async def test_one_topic_with_an_odd_answer_does_not_keep_the_others_from_being_
             )
         )
         assert len(await client.routes.publish_queues("Orders")) == 3
+
+
+async def test_a_route_is_asked_for_again_once_it_is_old_or_in_doubt() -> None:
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        await client.routes.find("Orders", max_age_s=60.0)
+        await client.routes.find("Orders", max_age_s=60.0)
+        assert len(broker.of(ROUTE)) == 1
+        client.routes.doubt("Orders")
+        await client.routes.find("Orders")
+        await client.routes.find("Orders")
+        assert len(broker.of(ROUTE)) == 2
+        await client.routes.find("Orders", max_age_s=0.0)
+        assert len(broker.of(ROUTE)) == 3
+
+
+async def test_an_old_route_is_used_while_no_name_server_has_one() -> None:
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        known = await client.routes.find("Orders")
+        # what was never known cannot be in doubt
+        client.routes.doubt("Prices")
+        broker.on(ROUTE, error(ResponseCode.TOPIC_NOT_EXIST))
+        assert await client.routes.find("Orders", max_age_s=0.0) is known
+        with pytest.raises(NoRoute):
+            await client.routes.find("Prices", max_age_s=0.0)

@@ -1,24 +1,42 @@
 """Calls go to the broker that the route names, and again while it is away."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 
 from ogive.client import rpc
-from ogive.client.portal import Portal, portal
+from ogive.client.config import ClientConfig
+from ogive.client.instance import ClientInstance
+from ogive.client.portal import Portal
 from ogive.client.rpc import RawPull
-from ogive.errors import ConnectError, NoNameServer, NoRoute, OgiveError, TopicNotExist
+from ogive.errors import (
+    ConnectError,
+    NoNameServer,
+    NoPermission,
+    NoRoute,
+    OgiveError,
+    TopicNotExist,
+)
 from ogive.model import MessageQueue, PullStatus
-from ogive.spark.cluster import EVERYTHING, IN_FLIGHT_BYTES, Cluster
+from ogive.spark.cluster import EVERYTHING, IN_FLIGHT_BYTES, Cluster, connect
 from ogive.spark.cluster_options import Access
 from ogive.spark.dedup import TopicInDoubt, ends, stored_keys
+from ogive.spark.patience import DOUBTFUL, BrokerAway, Patience
 from ogive.spark.ranges import ANSWER_BYTES, QueueRange
-from ogive.spark.routes import DOUBTFUL, Patience
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.headers.pull import PullMessageRequest
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
+ACCESS = Access(name_servers=("127.0.0.1:9876",))
+
+
+@asynccontextmanager
+async def on_this_loop(name_server: str = "127.0.0.1:9876") -> AsyncIterator[Cluster]:
+    async with ClientInstance(ClientConfig(name_server=name_server)) as client:
+        yield Cluster(client, cast(Portal, None))
 
 
 def route(*broker_names: str) -> TopicRouteData:
@@ -46,9 +64,11 @@ async def test_a_call_is_repeated_as_often_as_asked_for(
         return route("broker-b")
 
     monkeypatch.setattr(rpc, "get_route", get_route)
-    cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
-    with pytest.raises(NoRoute):
-        await cluster.pull("g", QueueRange(QUEUE, 5, 6), EVERYTHING, Patience(30.0, retries, 0.0))
+    async with on_this_loop() as cluster:
+        with pytest.raises(NoRoute):
+            await cluster.pull(
+                "g", QueueRange(QUEUE, 5, 6), EVERYTHING, Patience(30.0, retries, 0.0)
+            )
     assert tries == retries + 1
 
 
@@ -69,8 +89,8 @@ async def test_a_broker_that_is_missing_in_the_route_for_a_while_is_waited_for(
 
     monkeypatch.setattr(rpc, "get_route", get_route)
     monkeypatch.setattr(rpc, "pull_raw", pull_raw)
-    cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
-    assert (await cluster.pull("g", QueueRange(QUEUE, 5, 6), EVERYTHING)).next_offset == 5
+    async with on_this_loop() as cluster:
+        assert (await cluster.pull("g", QueueRange(QUEUE, 5, 6), EVERYTHING)).next_offset == 5
 
 
 async def test_a_broker_that_stays_missing_in_the_route_is_named(
@@ -80,10 +100,9 @@ async def test_a_broker_that_stays_missing_in_the_route_is_named(
         return route("broker-b")
 
     monkeypatch.setattr(rpc, "get_route", get_route)
-    with pytest.raises(NoRoute, match=r"broker-a.*has no broker in the route"):
-        await Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None)).pull(
-            "g", QueueRange(QUEUE, 5, 6), EVERYTHING, Patience(0.0)
-        )
+    async with on_this_loop() as cluster:
+        with pytest.raises(NoRoute, match=r"broker-a.*has no broker in the route"):
+            await cluster.pull("g", QueueRange(QUEUE, 5, 6), EVERYTHING, Patience(0.0))
 
 
 # --- a restart of everything, seen by a process that Spark starts meanwhile -----------------------
@@ -122,10 +141,9 @@ async def test_a_first_write_to_an_address_without_name_server_fails_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = away(1, monkeypatch, ConnectError("connection refused"))
-    with pytest.raises(NoNameServer):
-        await Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None)).writable(
-            "Orders"
-        )
+    async with on_this_loop() as cluster:
+        with pytest.raises(NoNameServer):
+            await cluster.writable("Orders")
     assert asked == ["Orders"]
 
 
@@ -133,9 +151,9 @@ async def test_a_later_batch_waits_for_name_servers_that_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     away(2, monkeypatch, ConnectError("connection refused"))
-    cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
-    cluster.settle()
-    assert await cluster.writable("Orders") == (QUEUE,)
+    async with on_this_loop() as cluster:
+        cluster.settle()
+        assert await cluster.writable("Orders") == (QUEUE,)
 
 
 async def test_a_later_batch_waits_for_the_broker_to_register_again(
@@ -143,9 +161,9 @@ async def test_a_later_batch_waits_for_the_broker_to_register_again(
 ) -> None:
     """Both the topic and the one that it would be made from have no route."""
     away(4, monkeypatch, TopicNotExist(17, "no route"), brokers=0)
-    cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
-    cluster.settle()
-    assert await cluster.writable("Orders") == (QUEUE,)
+    async with on_this_loop() as cluster:
+        cluster.settle()
+        assert await cluster.writable("Orders") == (QUEUE,)
 
 
 def test_a_topic_is_not_taken_for_new_while_no_broker_is_known(
@@ -155,12 +173,12 @@ def test_a_topic_is_not_taken_for_new_while_no_broker_is_known(
     again.
     """
     away(2, monkeypatch, TopicNotExist(17, "no route"), brokers=0)
-    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders") == {QUEUE: 7}
+    assert ends(connect(ACCESS), "Orders") == {QUEUE: 7}
 
 
 def test_a_topic_that_brokers_do_not_have_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     away(1, monkeypatch, TopicNotExist(17, "no route"))
-    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders") == {}
+    assert ends(connect(ACCESS), "Orders") == {}
 
 
 def test_a_topic_with_positions_is_waited_for_although_other_brokers_are_known(
@@ -168,12 +186,7 @@ def test_a_topic_with_positions_is_waited_for_although_other_brokers_are_known(
 ) -> None:
     """Its only broker restarts: what a repeated batch has stored there must be found."""
     asked = away(2, monkeypatch, TopicNotExist(17, "no route"))
-    assert (
-        stored_keys(
-            Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {QUEUE: 7}
-        )
-        == set()
-    )
+    assert stored_keys(connect(ACCESS), "Orders", {QUEUE: 7}) == set()
     assert asked == ["Orders"] * 3
 
 
@@ -184,17 +197,13 @@ def test_a_later_attempt_waits_for_a_topic_and_then_refuses(
     again on another broker.
     """
     away(2, monkeypatch, TopicNotExist(17, "no route"))
-    assert ends(
-        Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", DOUBTFUL
-    ) == {QUEUE: 7}
+    assert ends(connect(ACCESS), "Orders", DOUBTFUL) == {QUEUE: 7}
     away(99, monkeypatch, TopicNotExist(17, "no route"))
     patience = Patience(window_s=0.0, doubtful=True)
-    with pytest.raises(TopicInDoubt, match=r"'Orders' has no route.*is not taken for a new topic"):
-        ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", patience)
+    with pytest.raises(TopicInDoubt, match=r'"Orders" has no route.*is not taken for a new topic'):
+        ends(connect(ACCESS), "Orders", patience)
     with pytest.raises(TopicInDoubt):
-        stored_keys(
-            Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {}, patience
-        )
+        stored_keys(connect(ACCESS), "Orders", {}, patience)
 
 
 async def test_every_name_server_is_asked_before_a_topic_is_missing(
@@ -202,8 +211,8 @@ async def test_every_name_server_is_asked_before_a_topic_is_missing(
 ) -> None:
     """The first has just been started, and some brokers have registered there."""
     away(1, monkeypatch, TopicNotExist(17, "no route"))
-    cluster = Cluster(Access(name_servers=("127.0.0.1:9876", "127.0.0.1:9877")), cast(Portal, None))
-    assert await cluster.writable("Orders") == (QUEUE,)
+    async with on_this_loop("127.0.0.1:9876;127.0.0.1:9877") as cluster:
+        assert await cluster.writable("Orders") == (QUEUE,)
 
 
 @pytest.mark.parametrize("record_bytes", [100, 1024, 20_000])
@@ -220,7 +229,7 @@ def test_what_is_asked_for_ahead_of_who_decodes_it_is_bounded_in_bytes(
         asked += record_bytes * len(part)
         return RawPull(PullStatus.FOUND, part.end, 0, 10**9, 0, bytes(record_bytes * len(part)))
 
-    cluster = Cluster(Access(name_servers=("127.0.0.1:1",)), portal())
+    cluster = connect(Access(name_servers=("127.0.0.1:1",)))
     monkeypatch.setattr(cluster, "pull", pull)
     rows = 200 * 1024 * 1024 // record_bytes
     decoded = most = 0
@@ -229,3 +238,41 @@ def test_what_is_asked_for_ahead_of_who_decodes_it_is_bounded_in_bytes(
         most = max(most, asked - decoded)
     assert decoded == asked == rows * record_bytes
     assert IN_FLIGHT_BYTES // 2 < most <= IN_FLIGHT_BYTES + 2 * ANSWER_BYTES
+
+
+async def test_a_topic_without_route_is_told_to_a_user_who_may_not_see_the_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The dead letters of a group that has none, for a user with rights on topics and groups: the
+    job failed with the permission.
+    """
+    away(99, monkeypatch, TopicNotExist(17, "no route"))
+
+    async def get_cluster_info(*_: object, **__: object) -> None:
+        raise NoPermission(16, "no policy of user reader allows Get on Cluster:DefaultCluster")
+
+    monkeypatch.setattr(rpc, "get_cluster_info", get_cluster_info)
+    async with on_this_loop() as cluster:
+        with pytest.raises(NoRoute, match='topic "%DLQ%billing" has no route') as raised:
+            await cluster.writable("%DLQ%billing")
+    assert not isinstance(raised.value, BrokerAway)
+
+
+async def test_a_broker_is_known_if_any_name_server_knows_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first has just been started: a topic that does not exist is reported, not waited for."""
+    away(99, monkeypatch, TopicNotExist(17, "no route"))
+
+    async def get_cluster_info(_: object, address: str, **__: object) -> ClusterInfo:
+        brokers = route("broker-a").brokers if address.endswith("9877") else ()
+        return ClusterInfo(brokers={data.broker_name: data for data in brokers}, clusters={})
+
+    monkeypatch.setattr(rpc, "get_cluster_info", get_cluster_info)
+    async with on_this_loop("127.0.0.1:9876;127.0.0.1:9877") as cluster:
+        with pytest.raises(NoRoute) as raised:
+            await cluster.writable("%DLQ%billing")
+        assert not isinstance(raised.value, BrokerAway)
+    async with on_this_loop() as cluster:
+        with pytest.raises(BrokerAway, match=r"no broker is known at 127\.0\.0\.1:9876"):
+            await cluster.writable("%DLQ%billing")

@@ -15,8 +15,8 @@ from ogive.errors import NoRoute
 from ogive.model import MessageQueue
 from ogive.spark.cluster import Cluster
 from ogive.spark.dedup import RUN_TOPIC, BatchLog, FirstBatches, stored_keys
+from ogive.spark.patience import Patience
 from ogive.spark.ranges import QueueRange
-from ogive.spark.routes import Patience
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.message import StoredMessage, encode_stored
 

@@ -316,7 +316,7 @@ def test_a_file_of_credentials_is_read_by_who_connects(tmp_path: Path) -> None:
     file = tmp_path / "tools.yml"
     access = source(credentials=str(file), nameServer="a:1;b:2").access
     with pytest.raises(InvalidOption, match=r"tools\.yml cannot be read"):
-        access.pool()
+        access.client()
     file.write_text("accessKey: me\nsecretKey: very secret\n")
     assert access.client().credentials == Credentials(access_key="me", secret_key="very secret")
     assert "very secret" not in str(access.options())

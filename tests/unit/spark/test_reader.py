@@ -19,9 +19,9 @@ from ogive.spark import reader
 from ogive.spark.compat import ReadMaxRows
 from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import SourceOptions
+from ogive.spark.patience import Patience
 from ogive.spark.ranges import QueueRange
 from ogive.spark.reader import BatchReader, StreamReader
-from ogive.spark.routes import Patience
 from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.message import StoredMessage, encode_stored

@@ -16,16 +16,15 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from ogive.client import rpc
-from ogive.client.portal import portal
 from ogive.errors import ConnectError, OgiveError, SendFailed, TopicNotExist
 from ogive.model import MessageQueue
 from ogive.spark import sink
-from ogive.spark.cluster import Cluster
+from ogive.spark.cluster import Cluster, connect
 from ogive.spark.cluster_options import Access
 from ogive.spark.dedup import RUN_TOPIC, TopicInDoubt
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
-from ogive.spark.routes import USUAL, Patience
+from ogive.spark.patience import USUAL, Patience
 from ogive.spark.row_sender import Half, Recall
 from ogive.spark.rows import Keys, form
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
@@ -41,7 +40,7 @@ def use_cluster(
     """The sink's cluster gives *answers*, functions with the names of `ogive.client.rpc`'s."""
     for answer in answers:
         monkeypatch.setattr(rpc, answer.__name__, answer)
-    here = Cluster(Access(name_servers=("127.0.0.1:9876",)), portal())
+    here = connect(Access(name_servers=("127.0.0.1:9876",)))
     monkeypatch.setattr(sink, "cluster", lambda _: here)
 
 
