@@ -20,13 +20,13 @@ from starlette.types import ASGIApp
 from ogive import __version__
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.console import format
+from ogive.console.charts import Samples
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.config import ConsoleConfig
 from ogive.console.group_pages import GroupQueries
 from ogive.console.guard import RequestGuard
 from ogive.console.message_pages import LIMIT, MessageQueries, body_of
 from ogive.console.queries import Queries, reason
-from ogive.console.samples import Samples
 from ogive.console.topic_pages import TopicQueries
 from ogive.errors import (
     BrokerError,

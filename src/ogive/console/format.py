@@ -7,8 +7,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from ogive.console.charts import Curve, Points, line_chart
-from ogive.console.samples import WINDOW_S
+from ogive.console.charts import WINDOW_S, Curve, Points, line_chart
 
 # minutes that a plot may show
 _SPANS: Final = (1.0, 2.0, 5.0, WINDOW_S / 60)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ogive.console import samples as module
+from ogive.console import charts as module
+from ogive.console.charts import GAP_S, STEP_S, WINDOW_S, Samples
 from ogive.console.format import plot
-from ogive.console.samples import GAP_S, STEP_S, WINDOW_S, Samples
 
 
 class Clock:
