@@ -31,6 +31,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
+from ogive.wire.bodies.clients import ConsumerData
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.running_info import holdings_dumps, queues_asked_loads
 from ogive.wire.codes import Flag, RequestCode, SysFlag
@@ -161,12 +162,34 @@ TransactionCheck = Callable[[Connection, CheckTransactionStateRequest, MessageEx
 """Takes a broker's question about a half message, and must not block."""
 
 
-class RegisteredMember(Protocol):
-    """Protocol of a consumer, as far as brokers ask about it."""
+class RegisteredConsumer(Protocol):
+    """Protocol of a consumer, as its client sees it. All methods are called on the loop and must
+    not block.
+    """
 
-    def on_consumer_ids_changed(self) -> None: ...
-    def running_info(self) -> bytes: ...
-    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]: ...
+    @property
+    def group(self) -> str: ...
+
+    def consumer_data(self) -> ConsumerData:
+        """Return its part of the heartbeat; the subscriptions name the topics whose route changes
+        matter.
+        """
+        ...
+
+    def on_consumer_ids_changed(self) -> None:
+        """Rebalance soon, because members or queues of the group have changed."""
+        ...
+
+    def running_info(self) -> bytes:
+        """Return the body that answers GET_CONSUMER_RUNNING_INFO (JSON)."""
+        ...
+
+    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        """Return those of *queues* that this member holds or claims.
+
+        Another member asks before it takes them over.
+        """
+        ...
 
 
 class BrokerRequests:
@@ -174,7 +197,7 @@ class BrokerRequests:
     group.
     """
 
-    def __init__(self, consumers: Mapping[str, RegisteredMember]) -> None:
+    def __init__(self, consumers: Mapping[str, RegisteredConsumer]) -> None:
         self.replies = ReplyTable()
         self._consumers = consumers
         # by producer group

@@ -25,14 +25,14 @@ The client of a producer, consumer or admin: its own, to start and close, or a s
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from ogive.client import rpc
-from ogive.client.broker_requests import BrokerRequests
+from ogive.client.broker_requests import BrokerRequests, RegisteredConsumer
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, tls_context
 from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
@@ -49,10 +49,9 @@ from ogive.errors import (
     OgiveError,
     SubscriptionInvalid,
 )
-from ogive.model import MessageQueue
 from ogive.transport.event_loop import every
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies.clients import ConsumerData, HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.bodies.routes import check_brokers
 
 log = logging.getLogger(__name__)
@@ -63,36 +62,6 @@ REFUSALS: Final = (GroupNotExist, MessageIllegal, NoPermission, SubscriptionInva
 """Answers to a heartbeat that stay the same until the client, or a rule of the broker, changes."""
 
 T = TypeVar("T")
-
-
-class RegisteredConsumer(Protocol):
-    """Protocol of a consumer, as its client sees it. All methods are called on the loop and must
-    not block.
-    """
-
-    @property
-    def group(self) -> str: ...
-
-    def consumer_data(self) -> ConsumerData:
-        """Return its part of the heartbeat; the subscriptions name the topics whose route changes
-        matter.
-        """
-        ...
-
-    def on_consumer_ids_changed(self) -> None:
-        """Rebalance soon, because members or queues of the group have changed."""
-        ...
-
-    def running_info(self) -> bytes:
-        """Return the body that answers GET_CONSUMER_RUNNING_INFO (JSON)."""
-        ...
-
-    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
-        """Return those of *queues* that this member holds or claims.
-
-        Another member asks before it takes them over.
-        """
-        ...
 
 
 class ClientInstance:
