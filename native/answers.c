@@ -75,7 +75,7 @@ static Py_ssize_t json_room(PyObject *text)
 typedef struct {
     /* opaque is not read where there is none */
     int is_answered;
-    int64_t opaque, queue_id, records;
+    int64_t opaque, queue_id;
     /* NULL where there is none */
     PyObject *key, *more_name, *more_value;
 } Answer;
@@ -96,7 +96,6 @@ static int take_answer(PyObject *object, Answer *answer)
         if ((!answer->is_answered || is_number(opaque, INT64_MIN, INT64_MAX, &answer->opaque))
             && is_number(PyTuple_GET_ITEM(object, 1), INT64_MIN, INT64_MAX, &answer->queue_id)
             && (answer->key == NULL || PyUnicode_Check(answer->key))
-            && is_number(PyTuple_GET_ITEM(object, 3), INT64_MIN, INT64_MAX, &answer->records)
             && (more == Py_None
                 || (answer->more_name != NULL && PyUnicode_Check(answer->more_name)
                     && PyUnicode_Check(answer->more_value))))
@@ -106,21 +105,35 @@ static int take_answer(PyObject *object, Answer *answer)
     return 0;
 }
 
-/* A number of a place; 0 with an error */
-static int take_place(PyObject *place, Py_ssize_t at, int64_t *number)
+/* The fields of a PutResult that are told */
+typedef struct {
+    int64_t queue_offset, offset;
+    /* of a batch: the commit-log offset of each record */
+    const uint8_t *offsets;
+    Py_ssize_t records;
+} Place;
+
+/* 0 with an error */
+static int take_place(PyObject *object, Place *place)
 {
-    if (PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 1
-        && is_number(PyTuple_GET_ITEM(place, at), 0, INT64_MAX, number))
+    if (PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 5
+        && is_number(PyTuple_GET_ITEM(object, 0), 0, INT64_MAX, &place->queue_offset)
+        && is_number(PyTuple_GET_ITEM(object, 1), 0, INT64_MAX, &place->offset)
+        && PyBytes_Check(PyTuple_GET_ITEM(object, 4))) {
+        PyObject *offsets = PyTuple_GET_ITEM(object, 4);
+        place->offsets = (const uint8_t *)PyBytes_AS_STRING(offsets);
+        place->records = PyBytes_GET_SIZE(offsets) / 8;
         return 1;
-    PyErr_SetString(PyExc_TypeError, "encode_answers(): a place is two numbers from 0 on");
+    }
+    PyErr_SetString(PyExc_TypeError, "encode_answers(): a place is a PutResult");
     return 0;
 }
 
-/* Puts the frame of an answer, whose records stand from places[at] on; NULL with an error */
-static uint8_t *put_answer(uint8_t *start, const Answer *answer, PyObject *places, Py_ssize_t at,
+/* Puts the frame of an answer */
+static uint8_t *put_answer(uint8_t *start, const Answer *answer, const Place *place,
     PyObject *region, PyObject *host, int64_t version)
 {
-    int64_t number;
+    const uint8_t *host_bytes = (const uint8_t *)PyBytes_AS_STRING(host);
     uint8_t *to = put_text(start + 8, "{\"code\":0,\"extFields\":{\"queueId\":\"");
     to = put_number(to, answer->queue_id);
     to = put_text(to, "\",");
@@ -130,13 +143,13 @@ static uint8_t *put_answer(uint8_t *start, const Answer *answer, PyObject *place
         *to++ = ',';
     }
     to = put_text(to, "\"msgId\":\"");
-    for (Py_ssize_t i = 0; i < answer->records; i++) {
-        if (!take_place(PyList_GET_ITEM(places, at + i), 1, &number))
-            return NULL;
+    if (place->records == 0)
+        to = put_message_id(to, host_bytes, PyBytes_GET_SIZE(host), place->offset);
+    for (Py_ssize_t i = 0; i < place->records; i++) {
         if (i)
             *to++ = ',';
         to = put_message_id(
-            to, (const uint8_t *)PyBytes_AS_STRING(host), PyBytes_GET_SIZE(host), number);
+            to, host_bytes, PyBytes_GET_SIZE(host), (int64_t)get64(place->offsets + 8 * i));
     }
     to = put_text(to, "\",\"TRACE_ON\":\"true\",\"MSG_REGION\":");
     to = put_json(to, region);
@@ -147,10 +160,8 @@ static uint8_t *put_answer(uint8_t *start, const Answer *answer, PyObject *place
         to = put_json(to, answer->more_value);
         *to++ = ',';
     }
-    if (!take_place(PyList_GET_ITEM(places, at), 0, &number))
-        return NULL;
     to = put_text(to, "\"queueOffset\":\"");
-    to = put_number(to, number);
+    to = put_number(to, place->queue_offset);
     to = put_text(to, "\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
     to = put_number(to, answer->opaque);
     to = put_text(to, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
@@ -175,38 +186,34 @@ PyObject *native_encode_answers(PyObject *module, PyObject *const *args, Py_ssiz
     }
     PyObject *answers = args[0], *places = args[1], *region = args[2], *host = args[3];
     Answer answer;
-    Py_ssize_t room = 0, at = 0;
+    Place place;
+    Py_ssize_t room = 0;
+    if (PyList_GET_SIZE(answers) != PyList_GET_SIZE(places)) {
+        PyErr_SetString(PyExc_ValueError, "the places are not those of the answers");
+        return NULL;
+    }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(answers); i++) {
-        if (!take_answer(PyList_GET_ITEM(answers, i), &answer))
+        if (!take_answer(PyList_GET_ITEM(answers, i), &answer)
+            || !take_place(PyList_GET_ITEM(places, i), &place))
             return NULL;
-        if (answer.records < 1 || answer.records > PyList_GET_SIZE(places) - at) {
-            at = -1;
-            break;
-        }
-        at += (Py_ssize_t)answer.records;
         if (!answer.is_answered)
             continue;
         room += FRAME_ROOM + json_room(region)
-            + (Py_ssize_t)answer.records * (2 * (PyBytes_GET_SIZE(host) + 8) + 1);
+            + (place.records + 1) * (2 * (PyBytes_GET_SIZE(host) + 8) + 1);
         room += answer.key == NULL ? 0 : json_room(answer.key);
         if (answer.more_name != NULL)
             room += json_room(answer.more_name) + json_room(answer.more_value);
-    }
-    if (at != PyList_GET_SIZE(places)) {
-        PyErr_SetString(PyExc_ValueError, "the places are not those of the answers");
-        return NULL;
     }
     PyObject *frames = PyBytes_FromStringAndSize(NULL, room);
     if (frames == NULL)
         return NULL;
     uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frames), *to = start;
-    at = 0;
     for (Py_ssize_t i = 0; to != NULL && i < PyList_GET_SIZE(answers); i++) {
-        if (!take_answer(PyList_GET_ITEM(answers, i), &answer))
+        if (!take_answer(PyList_GET_ITEM(answers, i), &answer)
+            || !take_place(PyList_GET_ITEM(places, i), &place))
             to = NULL;
         else if (answer.is_answered)
-            to = put_answer(to, &answer, places, at, region, host, version);
-        at += (Py_ssize_t)answer.records;
+            to = put_answer(to, &answer, &place, region, host, version);
     }
     if (to == NULL) {
         Py_DECREF(frames);

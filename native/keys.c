@@ -48,6 +48,12 @@ uint32_t java_hash_of_utf8(uint32_t hash, const uint8_t *text, Py_ssize_t size, 
     return hash;
 }
 
+/* Java's absolute value, and 0 for the one number that has none */
+static uint32_t index_hash(uint32_t hash)
+{
+    return hash & 0x80000000u ? -hash & INT32_MAX : hash;
+}
+
 /* Whether there was memory for it */
 static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_ms)
 {
@@ -60,17 +66,129 @@ static int add(struct keys *keys, uint32_t hash, int64_t offset, int64_t stored_
         keys->all = all;
         keys->room = room;
     }
-    /* Java's absolute value, and 0 for the one number that has none */
-    hash = hash & 0x80000000u ? -hash & INT32_MAX : hash;
-    keys->all[keys->count++] = (struct key){.hash = hash, .offset = offset, .stored_ms = stored_ms};
+    keys->all[keys->count++] =
+        (struct key){.hash = index_hash(hash), .offset = offset, .stored_ms = stored_ms};
     return 1;
 }
 
-/* The keys of one record, its unique one first; 1, 0 for a record that is not usual, -1 without
- * memory */
+int java_hash_replacing(uint32_t before, const uint8_t *text, Py_ssize_t size, uint32_t *hash)
+{
+    uint8_t others = 0;
+    *hash = java_hash(before, text, size, &others);
+    if (!others)
+        return 1;
+    PyObject *replaced = PyUnicode_DecodeUTF8((const char *)text, size, "replace");
+    const char *utf8 = replaced == NULL ? NULL : PyUnicode_AsUTF8AndSize(replaced, &size);
+    others = 0;
+    if (utf8 != NULL)
+        *hash = java_hash(before, (const uint8_t *)utf8, size, &others);
+    Py_XDECREF(replaced);
+    return utf8 != NULL;
+}
+
+/* Some of a record's properties; without one, *at* and *end* are NULL */
+typedef struct {
+    const uint8_t *at, *end;
+} Value;
+
+/* The values of the properties that name keys; of several the last counts */
+static void find_keys(const uint8_t *at, const uint8_t *end, Value *unique, Value *named)
+{
+    *unique = *named = (Value){NULL, NULL};
+    while (at < end) {
+        const uint8_t *value_end = property_end(at, end);
+        if (value_end - at >= 9 && memcmp(at, "UNIQ_KEY\x01", 9) == 0)
+            *unique = (Value){at + 9, value_end};
+        else if (value_end - at >= 5 && memcmp(at, "KEYS\x01", 5) == 0)
+            *named = (Value){at + 5, value_end};
+        at = value_end == end ? end : value_end + 1;
+    }
+}
+
+/* The next word of *words*, which then begin behind it; 0 where there is none */
+static int next_word(Value *words, Value *word)
+{
+    while (words->at < words->end) {
+        const uint8_t *stop = memchr(words->at, ' ', (size_t)(words->end - words->at));
+        *word = (Value){words->at, stop == NULL ? words->end : stop};
+        words->at = stop == NULL ? words->end : stop + 1;
+        if (word->at != word->end)
+            return 1;
+    }
+    return 0;
+}
+
+int key_prefix(PyObject *topic, uint32_t *prefix)
+{
+    if (!java_hash_replacing(
+            0, (const uint8_t *)PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), prefix))
+        return 0;
+    *prefix = *prefix * 31u + '#';
+    return 1;
+}
+
+/* 0 with an error */
+static int pack_key(PackedKeys *keys, uint32_t prefix, Value key, int64_t offset)
+{
+    uint32_t hash;
+    if (!java_hash_replacing(prefix, key.at, key.end - key.at, &hash))
+        return 0;
+    if (keys->room - keys->size < PACKED_KEY_BYTES) {
+        Py_ssize_t room = keys->room ? 2 * keys->room : 256 * PACKED_KEY_BYTES;
+        uint8_t *at = PyMem_Realloc(keys->at, (size_t)room);
+        if (at == NULL) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        keys->at = at;
+        keys->room = room;
+    }
+    put32(keys->at + keys->size, index_hash(hash));
+    put64(keys->at + keys->size + 4, (uint64_t)offset);
+    keys->size += PACKED_KEY_BYTES;
+    return 1;
+}
+
+int pack_keys(
+    PackedKeys *keys, uint32_t prefix, const uint8_t *properties, Py_ssize_t size, int64_t offset)
+{
+    Value unique, named, word;
+    find_keys(properties, properties + size, &unique, &named);
+    if (unique.at != unique.end && !pack_key(keys, prefix, unique, offset))
+        return 0;
+    while (next_word(&named, &word)) {
+        if (!pack_key(keys, prefix, word, offset))
+            return 0;
+    }
+    return 1;
+}
+
+/* Keys that were packed, as add_record() */
+static int add_packed(struct keys *keys, PyObject *packed, PyObject *stored)
+{
+    int64_t stored_ms;
+    if (!PyBytes_Check(packed) || PyBytes_GET_SIZE(packed) % PACKED_KEY_BYTES != 0
+        || !is_number(stored, INT64_MIN, INT64_MAX, &stored_ms))
+        return 0;
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(packed),
+                  *end = at + PyBytes_GET_SIZE(packed);
+    for (; at < end; at += PACKED_KEY_BYTES) {
+        uint32_t hash = get32(at);
+        if (hash > INT32_MAX)
+            return 0;
+        if (!add(keys, hash, (int64_t)get64(at + 4), stored_ms))
+            return -1;
+    }
+    return 1;
+}
+
+/* The keys of one record, its unique one first, or those of a batch; 1, 0 for what is not usual, -1
+ * without memory */
 static int add_record(struct keys *keys, PyObject *record)
 {
     int64_t offset, stored_ms;
+    if (PyTuple_Check(record) && PyTuple_GET_SIZE(record) == 2)
+        return add_packed(keys, PyTuple_GET_ITEM(record, 0), PyTuple_GET_ITEM(record, 1));
     if (!PyTuple_Check(record) || PyTuple_GET_SIZE(record) != 4
         || !PyBytes_Check(PyTuple_GET_ITEM(record, 0))
         || !PyBytes_Check(PyTuple_GET_ITEM(record, 1))
@@ -78,37 +196,21 @@ static int add_record(struct keys *keys, PyObject *record)
         || !is_number(PyTuple_GET_ITEM(record, 3), INT64_MIN, INT64_MAX, &stored_ms))
         return 0;
     PyObject *topic = PyTuple_GET_ITEM(record, 0), *properties = PyTuple_GET_ITEM(record, 1);
-    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(properties),
-                  *end = at + PyBytes_GET_SIZE(properties);
-    const uint8_t *unique = NULL, *unique_end = NULL, *named = NULL, *named_end = NULL;
-    /* the last property of each name counts */
-    while (at < end) {
-        const uint8_t *value_end = property_end(at, end);
-        if (value_end - at >= 9 && memcmp(at, "UNIQ_KEY\x01", 9) == 0) {
-            unique = at + 9;
-            unique_end = value_end;
-        } else if (value_end - at >= 5 && memcmp(at, "KEYS\x01", 5) == 0) {
-            named = at + 5;
-            named_end = value_end;
-        }
-        at = value_end == end ? end : value_end + 1;
-    }
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(properties);
+    Value unique, named, word;
+    find_keys(at, at + PyBytes_GET_SIZE(properties), &unique, &named);
     uint8_t others = 0;
     uint32_t prefix =
         java_hash(0, (const uint8_t *)PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), &others)
             * 31u
         + '#';
-    if (unique != unique_end
-        && !add(keys, java_hash(prefix, unique, unique_end - unique, &others), offset, stored_ms))
+    if (unique.at != unique.end
+        && !add(
+            keys, java_hash(prefix, unique.at, unique.end - unique.at, &others), offset, stored_ms))
         return -1;
-    while (named < named_end) {
-        const uint8_t *part_end = memchr(named, ' ', (size_t)(named_end - named));
-        if (part_end == NULL)
-            part_end = named_end;
-        if (part_end != named
-            && !add(keys, java_hash(prefix, named, part_end - named, &others), offset, stored_ms))
+    while (next_word(&named, &word)) {
+        if (!add(keys, java_hash(prefix, word.at, word.end - word.at, &others), offset, stored_ms))
             return -1;
-        named = part_end == named_end ? named_end : part_end + 1;
     }
     return !others;
 }
@@ -136,9 +238,9 @@ static PyObject *items_of(
     return items;
 }
 
-/* index_items(keyed, slots, begin_ms, item, limit): the items of all keys of these records, as they
-   stand in a file, how many slots they are the first of, and where and when the last of them was
-   stored.
+/* index_items(keyed, slots, begin_ms, item, limit): the items of all keys of these records and
+   batches, as they stand in a file, how many slots they are the first of, and where and when the
+   last of them was stored.
 
    *slots*, whose numbers are changed, are those of a file that began at *begin_ms*, *item* is its
    next item, and *limit* one past its last. Return None and change nothing if there are no keys,

@@ -242,6 +242,22 @@ uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before);
 /* messages.c: adds the type MessageFields to the module; -1 with an error */
 int prepare_messages(PyObject *module);
 
+/* keys.c: the same, with replacement characters as Java reads what is not UTF-8; 0 with an error */
+int java_hash_replacing(uint32_t before, const uint8_t *text, Py_ssize_t size, uint32_t *hash);
+
+/* Keys of records as they go into the index. Layout of each: hash u32 | commit-log offset i64 */
+enum { PACKED_KEY_BYTES = 12 };
+typedef struct {
+    uint8_t *at;
+    Py_ssize_t size, room;
+} PackedKeys;
+
+/* The hash that those of a topic's keys begin with; 0 with an error */
+int key_prefix(PyObject *topic, uint32_t *prefix);
+/* Adds the keys of the record at *offset*, its unique one first; 0 with an error */
+int pack_keys(
+    PackedKeys *keys, uint32_t prefix, const uint8_t *properties, Py_ssize_t size, int64_t offset);
+
 /* columns.c: whether Python would decode these bytes */
 int is_utf8(const uint8_t *at, size_t size);
 

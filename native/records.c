@@ -145,19 +145,10 @@ static int hash_tag(const Part *part, int32_t *hash)
             break;
         at = stop + 1;
     }
-    uint8_t others = 0;
-    *hash = tag == NULL ? 0 : (int32_t)java_hash(0, tag, tag_end - tag, &others);
-    if (!others)
-        return 0;
-    /* as Java reads what is not UTF-8 */
-    PyObject *text = PyUnicode_DecodeUTF8((const char *)tag, tag_end - tag, "replace");
-    Py_ssize_t size = 0;
-    const char *utf8 = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, &size);
-    others = 0;
-    if (utf8 != NULL)
-        *hash = (int32_t)java_hash(0, (const uint8_t *)utf8, size, &others);
-    Py_XDECREF(text);
-    return utf8 == NULL ? -1 : 0;
+    uint32_t found = 0;
+    int right = tag == NULL || java_hash_replacing(0, tag, tag_end - tag, &found);
+    *hash = (int32_t)found;
+    return right ? 0 : -1;
 }
 
 static PyObject *stored_properties(const Part *part)
@@ -180,6 +171,8 @@ typedef struct {
     int64_t id;
     /* offset in the queue */
     int64_t next;
+    /* the hash that those of its keys begin with */
+    uint32_t prefix;
     /* of its entries */
     Py_ssize_t count;
     /* the next of them */
@@ -197,8 +190,8 @@ typedef struct {
     Py_ssize_t at;
     /* of the next one in a batch, or NULL */
     const uint8_t *item, *end;
-    /* how many are left in it */
-    int64_t left;
+    /* how many the batch has, and how many are left in it */
+    int64_t number, left;
     /* of the record: */
     uint8_t head[MAX_HEAD_BYTES];
     size_t head_size;
@@ -276,8 +269,10 @@ static int take_shared(Records *records)
         PyObject *data = PyTuple_GET_ITEM(message, 1);
         if (!PyBytes_Check(data)
             || !is_number(PyTuple_GET_ITEM(message, 2), 0, PyBytes_GET_SIZE(data) - 1, &start)
-            || !is_number(PyTuple_GET_ITEM(message, 3), 1, INT32_MAX, &records->left))
+            || !is_number(
+                PyTuple_GET_ITEM(message, 3), 1, PyBytes_GET_SIZE(data) - start, &records->number))
             return misfit("the lengths in a batch do not add up");
+        records->left = records->number;
         records->item = (const uint8_t *)PyBytes_AS_STRING(data) + start;
         records->end = (const uint8_t *)PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data);
         message = PyTuple_GET_ITEM(message, 0);
@@ -317,15 +312,22 @@ static int next_record(Records *records)
     return 1;
 }
 
-/* Counts records, their bytes, those that the index needs, and the entries of each queue; 0 with an
- * error */
-static int count_records(Records records, Py_ssize_t *number, Py_ssize_t *keyed, Py_ssize_t *total)
+/* Whether the record is one of a batch */
+static int is_in_batch(const Records *records)
+{
+    return records->part.given == NULL;
+}
+
+/* Counts what the index needs of the messages, the bytes of the records, and the entries of each
+ * queue; 0 with an error */
+static int count_records(Records records, Py_ssize_t *keyed, Py_ssize_t *total)
 {
     int found;
-    *number = *keyed = *total = 0;
+    *keyed = *total = 0;
     while ((found = next_record(&records)) > 0) {
-        ++*number;
-        *keyed += records.kind != TRANSACTION_ROLLBACK;
+        /* one of each batch */
+        *keyed += records.kind != TRANSACTION_ROLLBACK
+            && (!is_in_batch(&records) || records.item == NULL);
         *total += records.size;
         records.queue->count += is_visible(records.kind);
     }
@@ -348,15 +350,53 @@ static int take_queue(PyObject *end, Queue *queue)
     if (!PyUnicode_Check(queue->name) || !PyBytes_Check(queue->field)
         || PyBytes_GET_SIZE(queue->field) > 0xFFFF || !PyBytes_Check(queue->topic))
         return misfit("a place is a topic, a queue id, and twice the topic's bytes");
-    return 1;
+    return key_prefix(queue->topic, &queue->prefix);
+}
+
+/* Where the records of a batch are, and what the index needs of them */
+typedef struct {
+    /* commit-log offsets, as bytes */
+    PyObject *places;
+    int64_t offset, position;
+    Py_ssize_t size;
+    PackedKeys keys;
+} Batch;
+
+/* A PutResult; takes *places* over */
+static PyObject *make_result(PyTypeObject *type, int64_t offset, int64_t position, Py_ssize_t size,
+    PyObject *stored_ms, PyObject *places)
+{
+    PyObject *fields[] = {PyLong_FromLongLong(offset), PyLong_FromLongLong(position),
+        PyLong_FromSsize_t(size), Py_NewRef(stored_ms), places};
+    return make_tuple(type, fields, 5);
+}
+
+/* Adds a record to those of its batch; 0 with an error */
+static int add_to_batch(Batch *batch, const Records *records, int64_t offset, int64_t position)
+{
+    int64_t at = records->number - records->left - 1;
+    if (at == 0) {
+        batch->places = PyBytes_FromStringAndSize(NULL, records->number * 8);
+        if (batch->places == NULL)
+            return 0;
+        batch->offset = offset;
+        batch->position = position;
+        batch->size = 0;
+        batch->keys.size = 0;
+    }
+    put64((uint8_t *)PyBytes_AS_STRING(batch->places) + 8 * at, (uint64_t)position);
+    batch->size += records->size;
+    return records->kind == TRANSACTION_ROLLBACK
+        || pack_keys(&batch->keys, records->queue->prefix, records->part.properties,
+            records->part.properties_size, position);
 }
 
 /* Puts all records from *position* on, and what is kept of each; 0 with an error */
 static int put_records(Records records, int64_t position, PyObject *stored_ms, PyTypeObject *type,
-    uint8_t *to, PyObject *keyed, PyObject *results)
+    uint8_t *to, PyObject *keyed, PyObject *results, Batch *batch)
 {
     Py_ssize_t number = 0, keys = 0;
-    while (next_record(&records) > 0) {
+    for (; next_record(&records) > 0; to += records.size, position += records.size) {
         Queue *queue = records.queue;
         int64_t offset = 0;
         int32_t hash;
@@ -371,27 +411,32 @@ static int put_records(Records records, int64_t position, PyObject *stored_ms, P
         }
         put_record(to, &records.part, records.head, records.head_size, queue->field,
             (uint32_t)records.size, offset, position);
-        PyObject *place = PyLong_FromLongLong(position);
-        if (place == NULL)
-            return 0;
-        PyObject *fields[] = {PyLong_FromLongLong(offset), Py_NewRef(place),
-            PyLong_FromSsize_t(records.size), Py_NewRef(stored_ms)};
-        PyObject *result = make_tuple(type, fields, 4), *key = NULL;
-        if (result != NULL) {
-            PyList_SET_ITEM(results, number++, result);
-            if (records.kind != TRANSACTION_ROLLBACK) {
-                PyObject *text = stored_properties(&records.part);
-                key = text == NULL ? NULL : PyTuple_Pack(4, queue->topic, text, place, stored_ms);
-                Py_XDECREF(text);
-                if (key != NULL)
-                    PyList_SET_ITEM(keyed, keys++, key);
-            }
+        PyObject *result, *key = NULL;
+        if (is_in_batch(&records)) {
+            if (!add_to_batch(batch, &records, offset, position))
+                return 0;
+            if (records.item != NULL)
+                continue;
+            result = make_result(
+                type, batch->offset, batch->position, batch->size, stored_ms, batch->places);
+            batch->places = NULL;
+            if (records.kind != TRANSACTION_ROLLBACK)
+                key = Py_BuildValue("(NO)",
+                    PyBytes_FromStringAndSize((const char *)batch->keys.at, batch->keys.size),
+                    stored_ms);
+        } else {
+            result = make_result(type, offset, position, records.size, stored_ms,
+                PyBytes_FromStringAndSize(NULL, 0));
+            if (records.kind != TRANSACTION_ROLLBACK)
+                key = Py_BuildValue("(ONLO)", queue->topic, stored_properties(&records.part),
+                    (long long)position, stored_ms);
         }
-        Py_DECREF(place);
+        if (result != NULL)
+            PyList_SET_ITEM(results, number++, result);
+        if (key != NULL)
+            PyList_SET_ITEM(keyed, keys++, key);
         if (result == NULL || (key == NULL && records.kind != TRANSACTION_ROLLBACK))
             return 0;
-        to += records.size;
-        position += records.size;
     }
     return 1;
 }
@@ -436,7 +481,8 @@ PyObject *native_build_records(PyObject *module, PyObject *const *args, Py_ssize
         misfit("a place or a time is out of range");
         return NULL;
     }
-    Py_ssize_t number, key_count, total;
+    Py_ssize_t key_count, total;
+    Batch batch = {0};
     PyObject *built = NULL, *data = NULL, *entries = NULL, *keyed = NULL, *results = NULL;
     records.queues = PyMem_New(Queue, records.queue_count);
     if (records.queues == NULL)
@@ -445,19 +491,21 @@ PyObject *native_build_records(PyObject *module, PyObject *const *args, Py_ssize
         if (!take_queue(PyTuple_GET_ITEM(args[1], at), &records.queues[at]))
             goto done;
     }
-    if (!count_records(records, &number, &key_count, &total))
+    if (!count_records(records, &key_count, &total))
         goto done;
     data = PyBytes_FromStringAndSize(NULL, total);
     entries = make_entries(records.queues, records.queue_count);
     keyed = PyList_New(key_count);
-    results = PyList_New(number);
+    results = PyList_New(PyTuple_GET_SIZE(args[0]));
     if (data != NULL && entries != NULL && keyed != NULL && results != NULL
         && put_records(records, total > room ? otherwise : position, args[5],
-            (PyTypeObject *)args[7], (uint8_t *)PyBytes_AS_STRING(data), keyed, results))
+            (PyTypeObject *)args[7], (uint8_t *)PyBytes_AS_STRING(data), keyed, results, &batch))
         built = PyTuple_Pack(4, data, entries, keyed, results);
 
 done:
     PyMem_Free(records.queues);
+    PyMem_Free(batch.keys.at);
+    Py_XDECREF(batch.places);
     Py_XDECREF(data);
     Py_XDECREF(entries);
     Py_XDECREF(keyed);

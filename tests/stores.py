@@ -144,9 +144,10 @@ class Driver:
         """
         return self._answer(self.post(*messages))
 
-    def put_batch(self, batch: NewBatch) -> list[PutResult]:
+    def put_batch(self, batch: NewBatch) -> PutResult:
         """The same for what came as a batch."""
-        return self._answer(self._post((batch,)))
+        (result,) = self._answer(self._post((batch,)))
+        return result
 
     def _answer(self, answers: list[list[PutResult] | OgiveError]) -> list[PutResult]:
         self.wait(answers)

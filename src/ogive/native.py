@@ -83,7 +83,7 @@ class Native(Protocol):
 
     def index_items(
         self,
-        keyed: list[tuple[bytes, bytes, int, int]],
+        keyed: list[tuple[bytes, bytes, int, int] | tuple[bytes, int]],
         slots: "array[int]",
         begin_ms: int,
         item: int,
@@ -247,7 +247,9 @@ class Native(Protocol):
         with_crc: bool,
         result: type[Named],
         /,
-    ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]]:
+    ) -> tuple[
+        bytes, list[bytes], list[tuple[bytes, bytes, int, int] | tuple[bytes, int]], list[Named]
+    ]:
         """Return records of the commit log.
 
         Twin: build_records_in_python() in ogive.store.record.

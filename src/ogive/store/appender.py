@@ -13,9 +13,10 @@ from ogive.store.record import (
     BLANK,
     BLANK_BYTES,
     ENTRY,
-    Keyed,
+    NEVER,
     build_records,
     delay_level,
+    read_record,
     record_size,
     topic_field,
 )
@@ -102,7 +103,7 @@ class Appender:
             count = whole or len(of_queue) // ENTRY.size
             if of_queue:
                 if not queue.usual:
-                    of_queue = self._own_entries(queue, of_queue, keyed, whole)
+                    of_queue = self._own_entries(queue, of_queue, records, whole)
                 group.entries.append((queue, of_queue, count))
                 queue.next_offset += count
         group.pieces.append(records)
@@ -116,18 +117,23 @@ class Appender:
         return self.queues.get(key) or self._new_queue(key)
 
     def _own_entries(
-        self, queue: ConsumeQueue, entries: bytes, keyed: Sequence[Keyed], whole: int
+        self, queue: ConsumeQueue, entries: bytes, records: bytes, whole: int
     ) -> bytes:
-        """Return the entries of a queue whose entries build_records() does not make.
+        """Return the entries of a queue whose entries build_records() does not make. The log ends
+        before *records*.
 
         *whole* is the number of messages if they came as one record.
         """
-        properties = {one[2]: one[1] for one in keyed} if queue.scheduled else {}
         own: list[bytes] = []
         for offset, (position, size, tags_code) in enumerate(
             ENTRY.iter_unpack(entries), queue.next_offset
         ):
-            level = delay_level(properties[position]) if queue.scheduled else 0
+            level = 0
+            if queue.scheduled:
+                at = position - self.end
+                record = read_record(records, at, position, NEVER, spoiled=True)
+                assert record is not None
+                level = delay_level(records[record.properties_at : at + size])
             if level > 0:
                 tags_code = self.store_timestamp_ms + self._config.delay_levels.delay_ms(level)
             own.append(

@@ -147,8 +147,13 @@ class IndexFile:
         self.sealed = False
 
     @property
+    def room(self) -> int:
+        """Number of items that can be added."""
+        return self.sizes.items - self.next_item
+
+    @property
     def is_full(self) -> bool:
-        return self.next_item >= self.sizes.items
+        return self.room <= 0
 
     def add(self, hashes: Sequence[int], places: Sequence[tuple[int, int]]) -> None:
         """Add at most ADD_AT items, and no more than there is room for. *places* are (commit-log
@@ -179,9 +184,9 @@ class IndexFile:
         self.next_item = item
         self.end_offset, self.end_ms = places[-1]
 
-    def add_records(self, keyed: list[tuple[bytes, bytes, int, int]]) -> bool:
-        """Add all keys of records, by the compiled part: topic, properties, commit-log offset and
-        store timestamp of each.
+    def add_records(self, keyed: list[tuple[bytes, bytes, int, int] | tuple[bytes, int]]) -> bool:
+        """Add all keys of records, by the compiled part: see Keyed and PackedKeys in
+        ogive.store.key_index.
 
         Return False, with nothing changed, if KeyIndex._add() has to do it.
         """

@@ -20,10 +20,12 @@ step of a send. A Java client's unique key has 32 characters where its host has 
 56 where it has only an IPv6 one.
 """
 
+import functools
+import itertools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from ogive.native import native
 from ogive.store.file_reader import Cold, Disk
@@ -39,9 +41,15 @@ from ogive.store.index_file import (
     read_item,
     read_slot,
 )
-from ogive.store.record import Keyed
 from ogive.wire.message import java_hash, raw_property
 
+Keyed = tuple[bytes, bytes, int, int]
+"""Record whose keys are to be hashed: topic, properties, commit-log offset, store timestamp."""
+PackedKeys = tuple[bytes, int]
+"""Hashed keys of a batch of records: hash and commit-log offset of each, as bytes; the store
+timestamp.
+"""
+_PACKED: Final = struct.Struct(">iq")
 BATCH: Final = 128
 _WIDTH: Final = 32
 _WIDE: Final = 2 * _WIDTH
@@ -90,6 +98,50 @@ def java_prefix(text: bytes) -> int:
     return java_hash(text.decode("utf-8", "replace")) & _MASK
 
 
+@functools.lru_cache(50_000)
+def _topic_prefix(topic: bytes) -> int:
+    return java_prefix(topic + b"#")
+
+
+def _keys_of(
+    records: Iterable[Keyed],
+) -> Iterator[tuple[list[int], list[bytes], list[tuple[int, int]]]]:
+    """Yield prefix, text and place of the keys of *records*, the unique one of each first: about
+    _KEYS_AT_ONCE at a time.
+    """
+    prefixes: list[int] = []
+    keys: list[bytes] = []
+    places: list[tuple[int, int]] = []
+    for topic, properties, offset, stored_ms in records:
+        unique = _value(properties, b"UNIQ_KEY\x01")
+        named = _value(properties, b"KEYS\x01") if b"KEYS\x01" in properties else None
+        prefix = _topic_prefix(topic)
+        if unique:
+            prefixes.append(prefix)
+            keys.append(unique)
+            places.append((offset, stored_ms))
+        if named:
+            parts = [part for part in named.split(b" ") if part]
+            prefixes += [prefix] * len(parts)
+            keys += parts
+            places += [(offset, stored_ms)] * len(parts)
+        if len(keys) >= _KEYS_AT_ONCE:
+            yield prefixes, keys, places
+            prefixes, keys, places = [], [], []
+    if keys:
+        yield prefixes, keys, places
+
+
+def pack_keys(records: Iterable[Keyed]) -> bytes:
+    """Return the hashed keys of *records* as PackedKeys has them."""
+    packed = bytearray()
+    for prefixes, keys, places in _keys_of(records):
+        hashes = map(as_index_hash, java_hashes(prefixes, keys))
+        for key, (offset, _) in zip(hashes, places, strict=True):
+            packed += _PACKED.pack(key, offset)
+    return bytes(packed)
+
+
 def _short(key: bytes) -> bytes:
     return key if len(key) <= _WIDE and key.isascii() else b""
 
@@ -133,13 +185,12 @@ def _long(prefix: int, key: bytes) -> int:
 
 # messages that wait before their keys are hashed together
 _BUILD_AT: Final = 256
-# messages that are added at once, in Python where the compiled part does not
-_PIECE: Final = 64
 _KEYS_AT_ONCE: Final = 4096
 """Keys that are hashed at once, in Python. The properties of one message have room for 16,384."""
+# messages that are added at once, in Python where the compiled part does not
+_PIECE: Final = 64
 # steps of a search between two stops
 _BREATHE: Final = 512
-_MAX_PREFIXES: Final = 50_000
 
 
 class KeyIndex:
@@ -150,15 +201,15 @@ class KeyIndex:
         self.sizes = sizes
         self._directory = directory
         self.files = list(files)
-        self.pending: list[Keyed] = []
-        self._prefixes: dict[bytes, int] = {}
+        self.pending: list[Keyed | PackedKeys] = []
         # of files that are complete, not yet collected
         self._full: list[IndexWrite] = []
 
-    def add(self, keyed: Iterable[Keyed]) -> None:
+    def add(self, keyed: Iterable[Keyed | PackedKeys]) -> None:
         """Add records that are durable, in their order."""
         self.pending += keyed
-        if len(self.pending) >= _BUILD_AT:
+        # the last of them is a batch, perhaps with thousands of keys
+        if len(self.pending) >= _BUILD_AT or (self.pending and len(self.pending[-1]) == 2):
             self.build()
 
     def build(self) -> None:
@@ -177,52 +228,43 @@ class KeyIndex:
                             self._add([record])
         pending.clear()
 
-    def _add_compiled(self, piece: list[Keyed]) -> bool:
+    def _add_compiled(self, piece: list[Keyed | PackedKeys]) -> bool:
         return bool(self.files) and self.files[-1].add_records(piece)
 
-    def _add(self, piece: Sequence[Keyed]) -> None:
+    def _add(self, piece: Sequence[Keyed | PackedKeys]) -> None:
         """Add what the compiled part leaves to its twin."""
-        prefixes: list[int] = []
-        keys: list[bytes] = []
-        places: list[tuple[int, int]] = []
-        known = self._prefixes
-        for topic, properties, offset, stored_ms in piece:
-            unique = _value(properties, b"UNIQ_KEY\x01")
-            named = _value(properties, b"KEYS\x01") if b"KEYS\x01" in properties else None
-            prefix = known.get(topic)
-            if prefix is None:
-                prefix = self._prefix(topic)
-            if unique:
-                prefixes.append(prefix)
-                keys.append(unique)
-                places.append((offset, stored_ms))
-            if named:
-                parts = [part for part in named.split(b" ") if part]
-                prefixes += [prefix] * len(parts)
-                keys += parts
-                places += [(offset, stored_ms)] * len(parts)
-            if len(keys) >= _KEYS_AT_ONCE:
-                self._put(prefixes, keys, places)
-                prefixes, keys, places = [], [], []
-        if keys:
-            self._put(prefixes, keys, places)
+        for is_packed, run in itertools.groupby(piece, lambda one: len(one) == 2):
+            if is_packed:
+                for packed, stored_ms in cast(Iterable[PackedKeys], run):
+                    self._put_packed(packed, stored_ms)
+                continue
+            for prefixes, keys, places in _keys_of(cast(Iterable[Keyed], run)):
+                self._put(list(map(as_index_hash, java_hashes(prefixes, keys))), places)
 
-    def _prefix(self, topic: bytes) -> int:
-        if len(self._prefixes) >= _MAX_PREFIXES:
-            self._prefixes.clear()
-        prefix = self._prefixes[topic] = java_prefix(topic + b"#")
-        return prefix
-
-    def _put(self, prefixes: list[int], keys: list[bytes], places: list[tuple[int, int]]) -> None:
-        hashes = list(map(as_index_hash, java_hashes(prefixes, keys)))
-        file = self.files[-1] if self.files else None
+    def _put(self, hashes: list[int], places: list[tuple[int, int]]) -> None:
         at = 0
         while at < len(hashes):
-            if file is None or file.is_full:
-                file = self._next_file(places[at][1])
-            end = min(len(hashes), at + min(ADD_AT, file.sizes.items - file.next_item))
+            file = self._file_with_room(places[at][1])
+            end = min(len(hashes), at + min(ADD_AT, file.room))
             file.add(hashes[at:end], places[at:end])
             at = end
+
+    def _put_packed(self, packed: bytes, stored_ms: int) -> None:
+        """Add the keys of a batch, those for which a file has room by the compiled part."""
+        at = 0
+        while at < len(packed):
+            file = self._file_with_room(stored_ms)
+            end = at + file.room * _PACKED.size
+            if not file.add_records([(packed[at:end], stored_ms)]):
+                end = at + min(ADD_AT, file.room) * _PACKED.size
+                pairs = list(_PACKED.iter_unpack(packed[at:end]))
+                file.add([key for key, _ in pairs], [(offset, stored_ms) for _, offset in pairs])
+            at = end
+
+    def _file_with_room(self, stored_ms: int) -> IndexFile:
+        if self.files and not self.files[-1].is_full:
+            return self.files[-1]
+        return self._next_file(stored_ms)
 
     def _next_file(self, stored_ms: int) -> IndexFile:
         name = file_name(stored_ms)

@@ -13,12 +13,14 @@ from typing import Final, NamedTuple
 
 from ogive.errors import ProtocolError
 from ogive.native import Wanted, native
+from ogive.store.key_index import Keyed, PackedKeys, pack_keys
 from ogive.store.types import (
     MAX_RECORD_BYTES,
     SIZE_BEFORE,
     NewBatch,
     NewMessage,
     PutResult,
+    joined,
 )
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
@@ -142,10 +144,10 @@ def _sized(
 
 QueueEnd = tuple[tuple[str, int, bytes, bytes], int]
 """A queue that records are built for: topic, queue id, topic_field and topic; its next offset."""
-Keyed = tuple[bytes, bytes, int, int]
-"""Input of the index of keys: topic, properties, commit-log offset, store time."""
-Built = tuple[bytes, list[bytes], list[Keyed], list[PutResult]]
-"""Records, one behind the other; the entries of each queue; what the index needs; where each is."""
+Built = tuple[bytes, list[bytes], list[Keyed | PackedKeys], list[PutResult]]
+"""Records, one behind the other; the entries of each queue; what the index needs; where each
+message or batch is.
+"""
 
 
 def build_records_in_python(
@@ -161,38 +163,51 @@ def build_records_in_python(
     """Build the records of *messages*, each for its queue, which is one of *queues*.
 
     They begin at commit-log offset *position*, or at *otherwise* if they need more than *room*
-    bytes. Raises ValueError for a message that no record can hold.
+    bytes. The keys of a batch are hashed here, those of a single message by the index. Raises
+    ValueError for a message that no record can hold.
     """
     places = {place[:2]: (number, place[2], place[3]) for number, (place, _) in enumerate(queues)}
     try:
         sized = [
-            (one, *_sized(one, one.body, one.properties, places[one[:2]][1], with_crc))
+            [
+                (one, *_sized(one, one.body, one.properties, places[one[:2]][1], with_crc))
+                for one in (message.each() if isinstance(message, NewBatch) else (message,))
+            ]
             for message in messages
-            for one in (message.each() if isinstance(message, NewBatch) else (message,))
         ]
-        if sum([size for _, _, size in sized]) > room:
+        if sum([size for group in sized for _, _, size in group]) > room:
             position = otherwise
-        records, keyed, results = list[bytes](), list[Keyed](), list[PutResult]()
+        records, keyed = list[bytes](), list[Keyed | PackedKeys]()
+        results = list[PutResult]()
         entries: list[list[bytes]] = [[] for _ in queues]
         before = 0
-        for message, properties, size in sized:
-            kind, (number, field, topic) = message.sys_flag & _TRANSACTION, places[message[:2]]
-            offset = 0
-            if kind in (0, _COMMIT):
-                offset = queues[number][1] + len(entries[number])
-                entries[number].append(ENTRY.pack(position, size, tag_hash(properties)))
-            if message.flag == SIZE_BEFORE and before:
-                message = message._replace(flag=before)
-            records.append(
-                build_record(
-                    message, field, properties, size, offset, position, stored_ms, with_crc
+        for given, group in zip(messages, sized, strict=True):
+            own_keys, own_results = list[Keyed](), list[PutResult]()
+            for message, properties, size in group:
+                kind, (number, field, topic) = message.sys_flag & _TRANSACTION, places[message[:2]]
+                offset = 0
+                if kind in (0, _COMMIT):
+                    offset = queues[number][1] + len(entries[number])
+                    entries[number].append(ENTRY.pack(position, size, tag_hash(properties)))
+                if message.flag == SIZE_BEFORE and before:
+                    message = message._replace(flag=before)
+                records.append(
+                    build_record(
+                        message, field, properties, size, offset, position, stored_ms, with_crc
+                    )
                 )
-            )
-            if kind != _ROLLBACK:
-                keyed.append((topic, properties, position, stored_ms))
-            results.append(result(offset, position, size, stored_ms))
-            position += size
-            before = size
+                if kind != _ROLLBACK:
+                    own_keys.append((topic, properties, position, stored_ms))
+                own_results.append(result(offset, position, size, stored_ms))
+                position += size
+                before = size
+            if isinstance(given, NewBatch):
+                if own_keys:
+                    keyed.append((pack_keys(own_keys), stored_ms))
+                results.append(joined(own_results))
+            else:
+                keyed += own_keys
+                results += own_results
     except (struct.error, OverflowError, TypeError, KeyError, ProtocolError) as exc:
         raise ValueError(f"message does not fit the stored form: {exc}") from None
     return b"".join(records), [b"".join(of_queue) for of_queue in entries], keyed, results

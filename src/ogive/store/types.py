@@ -153,19 +153,31 @@ def bytes_of(messages: Messages) -> int:
 
 
 class PutResult(NamedTuple):
-    """Place of a stored message.
+    """Place of a stored message, or of the first message of a batch.
 
-    *queue_offset* is 0 for a prepared or rollback record, which no queue holds.
+    *queue_offset* is 0 for a prepared or rollback record, which no queue holds. *size* is that of
+    all records.
     """
 
     queue_offset: int
     commitlog_offset: int
     size: int
     store_timestamp_ms: int
+    places: bytes = b""
+    """For a NewBatch: the commit-log offset of each record, in 8 bytes, big-endian."""
+
+
+def joined(results: list[PutResult]) -> PutResult:
+    """Return the place of a batch whose messages were stored one by one."""
+    places = b"".join([result.commitlog_offset.to_bytes(8) for result in results])
+    size = sum([result.size for result in results])
+    return results[0]._replace(size=size, places=places)
 
 
 PutDone = Callable[[list[PutResult] | OgiveError], None]
-"""Called once on the owner thread: the results in order, or why nothing was stored."""
+"""Called once on the owner thread: one result for each message or batch, in order, or why nothing
+was stored.
+"""
 
 
 class GetStatus(enum.Enum):

@@ -32,7 +32,7 @@ from ogive.errors import IllegalStateError, StoreError, StoreFailed, StoreFull
 from ogive.store.commitlog import Chunk, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import NO_SPACE, reason
-from ogive.store.record import Keyed
+from ogive.store.key_index import Keyed, PackedKeys
 from ogive.store.types import PutDone, PutResult
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class CommitGroup:
     pieces: list[bytes]
     # and how many they are
     entries: list[tuple[ConsumeQueue, bytes, int]] = field(default_factory=list)
-    keyed: list[Keyed] = field(default_factory=list)
+    keyed: list[Keyed | PackedKeys] = field(default_factory=list)
     waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
 
 

@@ -457,6 +457,10 @@ read_sends: Final[Callable[[list[bytes], int, int, int, int, Origin], list[Send 
 )
 
 
+# of a record in the commit log
+_OFFSET: Final = struct.Struct(">q")
+
+
 def encode_answers_in_python(
     answers: list[SendAnswer],
     places: list[Any],
@@ -466,30 +470,26 @@ def encode_answers_in_python(
 ) -> bytes:
     """Return the frames of *answers*, one behind the other.
 
-    *places* are those of all their records: queue offset and commit-log offset come first. Raises
-    ValueError if they are not as many as the answers say.
+    *places* holds the PutResult of each. Raises ValueError if they are not as many.
     """
+    if len(places) != len(answers):
+        raise ValueError("the places are not those of the answers")
     frames: list[bytes] = []
-    at = 0
-    for opaque, queue_id, key, records, more in answers:
-        of_answer = places[at : at + records]
-        at += records
-        if not 0 < records == len(of_answer):
-            raise ValueError("the places are not those of the answers")
+    for (opaque, queue_id, key, _, more), place in zip(answers, places, strict=True):
         if opaque is None:
             continue
-        ids = offset_message_ids(store_host, [place[1] for place in of_answer])
+        queue_offset, commitlog_offset, _, _, of_batch = place
+        offsets = [offset for (offset,) in _OFFSET.iter_unpack(of_batch)] or [commitlog_offset]
+        ids = offset_message_ids(store_host, offsets)
         head = (
             f'{{"code":0,"extFields":{{"queueId":"{queue_id}",'
             + ("" if key is None else f'"transactionId":{_json(key)},')
             + f'"msgId":"{ids}","TRACE_ON":"true","MSG_REGION":{_json(region)},'
             + ("" if more is None else f"{_json(more[0])}:{_json(more[1])},")
-            + f'"queueOffset":"{of_answer[0][0]}"}},"flag":1,"language":"PYTHON",'
+            + f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"PYTHON",'
             f'"opaque":{opaque},"serializeTypeCurrentRPC":"JSON","version":{version}}}'
         ).encode()
         frames.append((4 + len(head)).to_bytes(4) + len(head).to_bytes(4) + head)
-    if at != len(places):
-        raise ValueError("the places are not those of the answers")
     return b"".join(frames)
 
 

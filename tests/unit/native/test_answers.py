@@ -23,40 +23,44 @@ answers = st.builds(
     st.one_of(st.none(), int64s),
     int64s,
     st.one_of(st.none(), texts),
-    st.integers(1, 3),
-    st.one_of(st.none(), st.tuples(texts, texts)),
+    more=st.one_of(st.none(), st.tuples(texts, texts)),
 )
+places = st.builds(
+    PutResult,
+    offsets,
+    offsets,
+    st.just(1),
+    st.just(1),
+    st.lists(offsets, max_size=3).map(lambda of_batch: b"".join(n.to_bytes(8) for n in of_batch)),
+)
+PLACE = PutResult(3, 4, 1, 1)
 
 
 @given(
-    st.lists(st.tuples(answers, st.lists(st.tuples(offsets, offsets), min_size=3)), max_size=4),
+    st.lists(st.tuples(answers, places), max_size=4),
     st.sampled_from(["DefaultRegion", "50 % %d", ""]) | texts,
     st.sampled_from([HOST, HOST_V6]),
 )
 @example([], "", HOST)
-@example([(SendAnswer(1, 2, '\ud800\x00\x7f\U0001f600"\\\b\f\n\r\t/'), [(3, 4)])], "é", HOST)
+@example([(SendAnswer(1, 2, '\ud800\x00\x7f\U0001f600"\\\b\f\n\r\t/'), PLACE)], "é", HOST)
 def test_answers_are_those_that_python_writes(
     compiled: Native,
-    sent: list[tuple[SendAnswer, list[tuple[int, int]]]],
+    sent: list[tuple[SendAnswer, PutResult]],
     region: str,
     host: bytes,
 ) -> None:
-    given_answers = [answer for answer, _ in sent]
-    places = [
-        PutResult(*place, 1, 1) for answer, stored in sent for place in stored[: answer.records]
-    ]
-    arguments = (given_answers, places, region, host, VERSION)
+    arguments = ([one for one, _ in sent], [place for _, place in sent], region, host, VERSION)
     assert compiled.encode_answers(*arguments) == encode_answers_in_python(*arguments)
 
 
 def test_an_answer_tells_all_that_clients_look_at() -> None:
-    places = [PutResult(7, 8, 1, 1), PutResult(8, 9, 1, 1), PutResult(1, 2, 3, 4)]
+    batch = PutResult(7, 8, 2, 1, (8).to_bytes(8) + (9).to_bytes(8))
     frames = encode_answers(
         [
             SendAnswer(5, 3, 'K"ü', 2, ("batchUniqId", "B")),
             SendAnswer(None, 3, "one-way"),
         ],
-        places,
+        [batch, PutResult(1, 2, 3, 4)],
         "Région",
         HOST,
         VERSION,
@@ -77,11 +81,11 @@ def test_an_answer_tells_all_that_clients_look_at() -> None:
     assert json.loads(frame[4:])["language"] == "PYTHON"
 
 
-@pytest.mark.parametrize("records", [[0], [2], [-1], [1, 1], []])
-def test_places_of_others_are_refused(compiled: Native, records: list[int]) -> None:
+@pytest.mark.parametrize("count", [0, 2])
+def test_places_of_others_are_refused(compiled: Native, count: int) -> None:
     for encode in (compiled.encode_answers, encode_answers_in_python):
         with pytest.raises(ValueError, match="not those of the answers"):
-            encode([SendAnswer(1, 2, "A", n) for n in records], [(3, 4)], "", HOST, VERSION)
+            encode([SendAnswer(1, 2, "A")] * count, [PLACE], "", HOST, VERSION)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,6 @@ def test_places_of_others_are_refused(compiled: Native, records: list[int]) -> N
         ("1", 2, "A", 1, None),
         (1, None, "A", 1, None),
         (1, 2, b"A", 1, None),
-        (1, 2, "A", "1", None),
         (1, 2, "A", 1, ("name",)),
         (1, 2, "A", 1, (b"name", "value")),
         (1, 2, "A", 1, ("name", None)),
@@ -101,12 +104,25 @@ def test_places_of_others_are_refused(compiled: Native, records: list[int]) -> N
 )
 def test_what_is_no_answer_is_refused(compiled: Native, answer: Any) -> None:
     with pytest.raises(TypeError, match="is a SendAnswer"):
-        compiled.encode_answers([answer], [(3, 4)], "", HOST, VERSION)
+        compiled.encode_answers([answer], [PLACE], "", HOST, VERSION)
 
 
-@pytest.mark.parametrize("place", [None, (1,), ("1", 2), (1, "2"), (-1, 2), (1, -2), (1, 2**63)])
+@pytest.mark.parametrize(
+    "place",
+    [
+        None,
+        (1,),
+        (1, 2, 3, 4),
+        ("1", 2, 3, 4, b""),
+        (1, "2", 3, 4, b""),
+        (-1, 2, 3, 4, b""),
+        (1, -2, 3, 4, b""),
+        (1, 2**63, 3, 4, b""),
+        (1, 2, 3, 4, ""),
+    ],
+)
 def test_what_is_no_place_is_refused(compiled: Native, place: Any) -> None:
-    with pytest.raises(TypeError, match="a place is two numbers"):
+    with pytest.raises(TypeError, match="a place is a PutResult"):
         compiled.encode_answers([SendAnswer(1, 2, "A")], [place], "", HOST, VERSION)
 
 

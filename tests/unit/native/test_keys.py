@@ -2,6 +2,7 @@
 
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -9,8 +10,7 @@ from hypothesis import strategies as st
 
 from ogive.native import Native
 from ogive.store.index_file import Sizes
-from ogive.store.key_index import KeyIndex
-from ogive.store.record import Keyed
+from ogive.store.key_index import Keyed, KeyIndex, PackedKeys, pack_keys
 
 SIZES = Sizes(5, 64)
 BEGIN_MS = 1_700_000_000_123
@@ -32,15 +32,16 @@ offsets = st.one_of(st.integers(0, 2**31), st.integers(0, 2**63 - 1))
 times = st.one_of(st.integers(BEGIN_MS - 5000, BEGIN_MS + 10**7), st.integers(0, 10**14))
 topics = st.sampled_from([b"T", b"%RETRY%a_group", b"", b"T" * 127, "ü".encode()])
 records = st.tuples(topics, whole | spoiled, offsets, times)
+packed = st.tuples(st.lists(records, max_size=12).map(pack_keys), times)
 
 
-def by_twin(keyed: list[Keyed], before: list[Keyed]) -> KeyIndex:
+def by_twin(keyed: list[Keyed | PackedKeys], before: list[Keyed | PackedKeys]) -> KeyIndex:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ogive.store.index_file.native", None)
         return built(keyed, before)
 
 
-def built(keyed: list[Keyed], before: list[Keyed]) -> KeyIndex:
+def built(keyed: list[Keyed | PackedKeys], before: list[Keyed | PackedKeys]) -> KeyIndex:
     index = KeyIndex(Path("/index"), SIZES)
     for part in (before, keyed):
         index.add(part)
@@ -57,7 +58,10 @@ def contents(index: KeyIndex) -> list[object]:
     ]
 
 
-@given(st.lists(records, max_size=6), st.lists(records, max_size=40))
+@given(st.lists(records, max_size=6), st.lists(records | packed, max_size=40))
+# a batch with more keys than the file has room for, and one with more than any file
+@example([], [(pack_keys([(b"T", b"UNIQ_KEY\x01k\x02", n, 0) for n in range(70)]), BEGIN_MS)] * 2)
+@example([], [(pack_keys([]), BEGIN_MS)])
 @example([], [(b"T", b"KEYS\x01 a  b \x02UNIQ_KEY\x01u", 7, BEGIN_MS)])
 # the last of a name counts
 @example([], [(b"T", b"UNIQ_KEY\x01\x02UNIQ_KEY\x01second\x02KEYS\x01k\x02", 7, BEGIN_MS)])
@@ -69,7 +73,7 @@ def contents(index: KeyIndex) -> list[object]:
 @example([], [(b"T", b"UNIQ_KEY\x01k\x02", 1, 2**63 - 1)])
 @example([(b"T", b"UNIQ_KEY\x01k\x02", 1, 0)], [(b"T", b"UNIQ_KEY\x01k\x02", 1, 2**63 - 1)])
 def test_files_are_those_that_python_makes(
-    compiled: Native, before: list[Keyed], keyed: list[Keyed]
+    compiled: Native, before: list[Keyed | PackedKeys], keyed: list[Keyed | PackedKeys]
 ) -> None:
     assert contents(built(keyed, [FIRST, *before])) == contents(by_twin(keyed, [FIRST, *before]))
 
@@ -108,11 +112,16 @@ def test_the_usual_is_compiled(compiled: Native) -> None:
         (b"T", b"UNIQ_KEY\x01k", 0),
         (b"T", b"UNIQ_KEY\x01k", 0, 0.5),
         [],
+        (bytes(11), BEGIN_MS),
+        (b"\x80" + bytes(11), BEGIN_MS),
+        (bytes(12), 2**63),
+        (bytearray(12), BEGIN_MS),
+        (b"", BEGIN_MS),
     ],
 )
-def test_what_is_unusual_changes_nothing(compiled: Native, record: Keyed) -> None:
+def test_what_is_unusual_changes_nothing(compiled: Native, record: Any) -> None:
     table = slots()
-    before = [] if b"WAIT\x01true\x02" in record else [FIRST]
+    before = [] if b"WAIT\x01true\x02" in record or b"" in record else [FIRST]
     assert compiled.index_items([*before, record], table, BEGIN_MS, 1, 9) is None
     assert table == slots()
 
@@ -141,7 +150,8 @@ def test_numbers_that_do_not_fit_are_left_to_python(
 
 def test_as_many_keys_as_there_is_room_for_are_compiled(compiled: Native) -> None:
     for items, limit in ((1, 2), (7, 8), (7, 2**31 - 1)):
-        found = compiled.index_items([FIRST] * items, slots(), BEGIN_MS, 1, limit)
+        records: list[Keyed | PackedKeys] = [FIRST] * items
+        found = compiled.index_items(records, slots(), BEGIN_MS, 1, limit)
         assert found is not None
         assert len(found[0]) == 20 * items
 
@@ -154,7 +164,7 @@ def test_slots_of_another_kind_are_left_to_python(compiled: Native, table: "arra
 def test_no_memory_for_so_many_keys_is_an_error(compiled: Native) -> None:
     """At whichever allocation."""
     testcapi = pytest.importorskip("_testcapi")
-    records = [
+    records: list[Keyed | PackedKeys] = [
         (
             b"T",
             b"UNIQ_KEY\x01u\x02KEYS\x01" + b" ".join([b"%d" % n for n in range(200)]),

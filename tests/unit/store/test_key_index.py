@@ -9,8 +9,14 @@ import pytest
 from ogive.native import native
 from ogive.store.file_reader import Cold, Disk
 from ogive.store.index_file import HEADER, ITEM, IndexFiles, Sizes, restored
-from ogive.store.key_index import KeyIndex, as_index_hash, java_hashes, java_prefix
-from ogive.store.record import Keyed
+from ogive.store.key_index import (
+    Keyed,
+    KeyIndex,
+    PackedKeys,
+    as_index_hash,
+    java_hashes,
+    java_prefix,
+)
 from ogive.store.types import NewMessage
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Clock, Driver, message, small
@@ -258,7 +264,7 @@ def test_one_batch_of_keys_beyond_counting_is_added_in_pieces(
     added: list[int] = []
     add = KeyIndex._add
 
-    def noted(self: KeyIndex, piece: Sequence[Keyed]) -> None:
+    def noted(self: KeyIndex, piece: Sequence[Keyed | PackedKeys]) -> None:
         added.append(len(piece))
         add(self, piece)
 

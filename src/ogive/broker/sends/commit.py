@@ -12,7 +12,7 @@ from ogive.broker.sends.checks import check_room
 from ogive.broker.sends.plan import Put, plan, plan_together
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ProtocolError, StoreError
-from ogive.store.types import NewBatch, NewMessage, PutResult
+from ogive.store.types import NewBatch, NewMessage, PutResult, joined
 from ogive.transport.connection import Connection
 from ogive.wire.codes import VERSION, RequestCode
 from ogive.wire.command import RemotingCommand
@@ -120,8 +120,9 @@ def _put_once(ctx: Context, put: Put, signed: Signed | None, done: Stored) -> No
 
     def placed(queue_id: int, result: list[PutResult] | OgiveError) -> None:
         put.answers[0] = put.answers[0]._replace(queue_id=queue_id)
-        done(result)
+        done([joined(result)] if isinstance(result, list) and batched else result)
 
+    batched = isinstance(put.messages[0], NewBatch)
     messages = [
         message
         for one in put.messages
@@ -150,15 +151,11 @@ def _committed(
             _refuse(ctx, connection, code, answer, result)
         return
     seconds = ctx.loop.time() - started
-    if len(result) == len(answers) > 1:
+    if len(answers) > 1 and [answer[3] for answer in answers].count(1) == len(answers):
         ctx.traffic.stored_run(topics, [stored[2] for stored in result], seconds, code)
     else:
-        at = 0
-        for topic, answer in zip(topics, answers, strict=True):
-            records = answer[3]
-            size = sum([stored[2] for stored in result[at : at + records]])
-            ctx.traffic.stored(topic, batched or records, size, seconds, code)
-            at += records
+        for topic, answer, stored in zip(topics, answers, result, strict=True):
+            ctx.traffic.stored(topic, batched or answer[3], stored[2], seconds, code)
     wanted = len(answers) - [answer[0] for answer in answers].count(None)
     if wanted:
         frames = encode_answers(answers, result, ctx.config.region, ctx.store_host, VERSION)
