@@ -260,6 +260,25 @@ def test_any_chunking_gives_the_same_frames(
     assert decoder.buffered == 0
 
 
+@given(st.lists(st.integers(1, 9_000), min_size=1, max_size=40))
+@example([1] * 200)
+@example([4095, 1, 4097, 1, 1, 4096])
+def test_a_frame_in_many_parts_is_whole_and_small_parts_are_put_together(
+    sizes: list[int],
+) -> None:
+    frame = encode_command(RemotingCommand(1, body=bytes(range(256)) * 80))
+    stream, decoder, received = frame + frame, FrameDecoder(), list[bytes]()
+    at = 0
+    for size in [*sizes, len(stream)]:
+        frames, fault = decoder.feed(stream[at : at + size])
+        assert fault is None
+        received += frames
+        at = min(len(stream), at + size)
+        assert decoder.buffered == at - sum([4 + len(one) for one in received])
+        assert len(decoder._pending) <= decoder.buffered // 4096 + 1
+    assert received == [frame[4:]] * 2
+
+
 @pytest.mark.kills("declared length is believed", param="16777213")
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 1, 3, MAX_FRAME_BYTES + 1, 2**31 - 1])
 def test_impossible_length_is_a_fault_behind_the_good_frames(length: int) -> None:

@@ -14,6 +14,9 @@ Source: NettyDecoder.java.
 MAX_HEADER_BYTES = 256 * 1024
 """32,767 bytes of properties with every character escaped need 196,602: a legal send must pass."""
 
+# parts of a frame that are shorter are put together
+_SMALL_PART = 4096
+
 
 class FrameDecoder:
     """Splits a byte stream into frames.
@@ -22,11 +25,12 @@ class FrameDecoder:
     has no meaning: the connection must be closed.
     """
 
-    __slots__ = ("_max", "_needed", "_pending")
+    __slots__ = ("_buffered", "_max", "_needed", "_pending")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        # the start of a frame that is not complete; grows in amortised constant time
-        self._pending = bytearray()
+        # the start of a frame that is not complete, as it came
+        self._pending: list[bytes] = []
+        self._buffered = 0
         self._max = max_frame_bytes
         # bytes of _pending before it is worth looking again
         self._needed = 4
@@ -34,7 +38,7 @@ class FrameDecoder:
     @property
     def buffered(self) -> int:
         """Bytes held of the frame that is not complete yet."""
-        return len(self._pending)
+        return self._buffered
 
     def feed(self, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
         """Return the frames that *data* completes, and the error behind them, if any.
@@ -43,15 +47,18 @@ class FrameDecoder:
         """
         frames: list[bytes] = []
         if self._pending:
-            self._pending += data
-            if len(self._pending) < self._needed:
+            if self._buffered + len(data) < self._needed:
+                self._keep(data)
                 return [], None
-            pending, self._pending = memoryview(self._pending), bytearray()
-            # of a frame that came in many parts: one copy of its megabytes instead of two
             if self._needed > 4:
-                frames.append(bytes(pending[4 : self._needed]))
-                pending = pending[self._needed :]
-            data = bytes(pending)
+                # one copy of what may be megabytes
+                more = self._needed - self._buffered
+                first = memoryview(self._pending[0])[4:]
+                frames.append(b"".join((first, *self._pending[1:], memoryview(data)[:more])))
+                data = data[more:]
+            else:
+                data = b"".join((*self._pending, data))
+            self._pending, self._buffered = [], 0
         at, end = 0, len(data)
         self._needed = 4
         if native is not None:
@@ -69,8 +76,16 @@ class FrameDecoder:
             frames.append(data[at + 4 : at + 4 + size])
             at += 4 + size
         if at < end:
-            self._pending += data[at:] if at else data
+            self._keep(data[at:] if at else data)
         return frames, None
+
+    def _keep(self, data: bytes) -> None:
+        """Keep *data*, small parts in one, so that they take no more memory than their bytes."""
+        self._buffered += len(data)
+        if self._pending and len(self._pending[-1]) < _SMALL_PART:
+            self._pending[-1] += data
+        else:
+            self._pending.append(data)
 
 
 _HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
