@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from ogive.client.serialize import to_json
     from ogive.client.sync.admin import Admin
-    from ogive.client.sync.consumers import PullConsumer, PushConsumer
+    from ogive.client.sync.consumers import PullConsumer, PushConsumer, SimpleConsumer
     from ogive.client.sync.producer import Producer, Transaction
     from ogive.errors import (
         BodyUnreadable,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         GroupNotExist,
         IllegalStateError,
         InvalidOption,
+        LeaseEnded,
         MessageIllegal,
         NoNameServer,
         NoPermission,
@@ -79,6 +80,7 @@ __all__ = [
     "GroupNotExist",
     "IllegalStateError",
     "InvalidOption",
+    "LeaseEnded",
     "Listener",
     "ListenerCall",
     "Message",
@@ -104,6 +106,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTimeout",
+    "SimpleConsumer",
     "TopicNotExist",
     "Transaction",
     "TransportError",
@@ -132,6 +135,7 @@ _HOME: Final = {
     "GroupNotExist": "ogive.errors",
     "IllegalStateError": "ogive.errors",
     "InvalidOption": "ogive.errors",
+    "LeaseEnded": "ogive.errors",
     "Listener": "ogive.client.listener",
     "ListenerCall": "ogive.client.consumer.listener_call",
     "Message": "ogive.model",
@@ -157,6 +161,7 @@ _HOME: Final = {
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",
     "SendTimeout": "ogive.errors",
+    "SimpleConsumer": "ogive.client.sync.consumers",
     "TopicNotExist": "ogive.errors",
     "Transaction": "ogive.client.sync.producer",
     "TransportError": "ogive.errors",

@@ -6,6 +6,7 @@ from ogive.client.consumer.message_iterator import IncomingMessage
 from ogive.client.consumer.pull_consumer import PullConsumer
 from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.client.consumer.push_consumer import serve as run
+from ogive.client.consumer.simple_consumer import SimpleConsumer
 from ogive.client.producer import Producer
 from ogive.client.transaction import Transaction
 
@@ -16,6 +17,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "SimpleConsumer",
     "Transaction",
     "run",
 ]

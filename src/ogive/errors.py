@@ -6,6 +6,7 @@ of OgiveError.
 
 import enum
 import re
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 
@@ -398,6 +399,19 @@ class DataLoss(OgiveError):
     """Messages to be read are gone from their queue: they were deleted, or the queue is shorter
     than it was.
     """
+
+
+class LeaseEnded(OgiveError):
+    """Popped messages cannot be acknowledged or held any longer: their lease has ended, they were
+    acknowledged before, or another consumer received them.
+
+    After the end of a lease the message is delivered again, to any member of the group. *messages*
+    are those that it is about; others of the same call were acknowledged.
+    """
+
+    def __init__(self, message: str, messages: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.messages = tuple(messages)
 
 
 # --- store ----------------------------------------------------------------------------------------

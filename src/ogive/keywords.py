@@ -36,6 +36,8 @@ _SAME: Final = {
     "end": "end_time to until",
     "group": "consumer_group consumer_group_name group_id group_name name producer_group "
     "producer_group_name subscription_name",
+    "invisible_s": "ack_deadline_seconds invisible invisible_duration invisible_time lock_duration "
+    "timeout_s visibility_timeout",
     "instance_name": "client_id instance",
     "keys": "key message_key message_keys msg_key unique_key",
     "limit": "count max_messages max_num max_records",
@@ -67,7 +69,8 @@ _SAME: Final = {
     "read_queues "
     "topic_partitions write_queue_nums write_queues",
     "retries": "max_retries retry retry_times retry_times_when_send_failed",
-    "seconds": "delay delay_s seconds_s suspend_s time_s",
+    "seconds": "delay delay_s invisible_duration invisible_s invisible_time seconds_s suspend_s "
+    "time_s visibility_timeout",
     "secret_key": "pass password secret sk",
     "send_timeout_s": "send_msg_timeout send_timeout timeout timeout_ms timeout_s",
     "serializer": "encoder key_serializer value_serializer",
@@ -92,6 +95,7 @@ _SAME: Final = {
     "topic": "destination exchange name queue_name queue_url subject topic_name topics",
     "topics": "topic topic_name topic_names",
     "trace": "enable_msg_trace enable_trace msg_trace",
+    "wait_s": "await_duration poll_time timeout timeout_ms timeout_s wait wait_time_seconds",
     "listeners": "handler handlers listener topic topic_name topics",
 }
 """Words of other clients and of other systems, by our argument."""

@@ -137,6 +137,7 @@ class PropertyName:
     TIMER_DELAY_MS = "TIMER_DELAY_MS"
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
     RECORD_CRC = "__CRC32#"
+    POP_CK = "POP_CK"
     REMOVED_PROPERTIES = "OGIVE_REMOVED_PROPERTIES"
     """Names of properties that a retry or dead letter lacks, because they left no room for those of
     the retry."""
@@ -154,7 +155,6 @@ RESERVED_PROPERTIES: Final = frozenset(
         "INNER_NUM",
         "INNER_BASE",
         "INSTANCE_ID",
-        "POP_CK",
         "POP_CK_OFFSET",
         "1ST_POP_TIME",
         "TIMER_DELAY_SEC",

@@ -132,6 +132,10 @@ def test_listener_names_its_own_argument(word: str, ours: str) -> None:
         (ogive.Producer().send, "QueueUrl", "use topic="),
         (ogive.Producer().send, "userProperties", "use properties="),
         (ogive.PullConsumer().poll, "WaitTimeSeconds", "use timeout_s="),
+        (ogive.SimpleConsumer(group="g").receive, "VisibilityTimeout", "use invisible_s="),
+        (ogive.SimpleConsumer(group="g").receive, "WaitTimeSeconds", "use wait_s="),
+        (ogive.SimpleConsumer(group="g").receive, "max_message_num", "use max_messages="),
+        (ogive.SimpleConsumer(group="g").change_invisible, "VisibilityTimeout", "use seconds="),
         (ogive.PullConsumer().seek, "offset", "use to="),
         (ogive.PullConsumer().commit, "offset", "use offsets="),
         (ogive.PullConsumer().pause, "queues", "use *queues, the first arguments, without a name"),
@@ -155,10 +159,13 @@ def test_so_do_the_others(call: Callable[..., Any], word: str, ours: str) -> Non
 
 
 @pytest.mark.parametrize("module", [ogive, aio])
-@pytest.mark.parametrize("name", ["Producer", "PushConsumer", "PullConsumer", "Admin"])
+@pytest.mark.parametrize(
+    "name", ["Producer", "PushConsumer", "PullConsumer", "SimpleConsumer", "Admin"]
+)
 def test_every_public_method_names_its_own_arguments(module: Any, name: str) -> None:
+    settings = {"group": "g"} if name == "SimpleConsumer" else {}
     one = (
-        getattr(module, name)()
+        getattr(module, name)(**settings)
         if name != "PushConsumer"
         else module.PushConsumer(ogive.listener("T", group="g")(print))
     )

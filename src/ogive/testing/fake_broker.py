@@ -6,6 +6,7 @@ transactions, delays and filtering are not faked: use ``Broker`` for those.
 """
 
 import asyncio
+import contextlib
 import ssl as tls
 import time
 from collections import defaultdict, deque
@@ -15,6 +16,7 @@ from typing import Final, Self
 
 from ogive.keywords import explained
 from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.testing.fake_pop import CODES, FakePop
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server
 from ogive.wire.bodies.clients import (
@@ -104,6 +106,8 @@ def message(
 
 # limit of a wait for an expected request
 WAIT_S: Final = 5.0
+# between two looks at leases that end
+LOOK_S: Final = 0.01
 
 
 class Silent:
@@ -154,7 +158,7 @@ class FakeBroker:
     all others; None, also from a function, means the usual behaviour. ``hold`` and ``release`` keep
     requests waiting; while *mute* is True nothing is answered. Every request is kept in *requests*.
     Sent messages can be pulled; a pull that finds nothing waits for the next send, or until its
-    suspend time is over.
+    suspend time is over. They can be popped as well, by groups of their own; *pops* has the leases.
     """
 
     def __init__(
@@ -218,7 +222,9 @@ class FakeBroker:
             RequestCode.GET_MAX_OFFSET: self._max_offset,
             RequestCode.GET_MIN_OFFSET: lambda _c, _r: ok(OffsetResponse(offset=0)),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
+            **dict.fromkeys(CODES, self._pop),
         }
+        self.pops = FakePop(self.stored, lambda topic: self.topics.get(topic, 0), name)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -534,6 +540,28 @@ class FakeBroker:
         except TimeoutError:
             pass
         self._reply(connection, request, self._found(header))
+
+    def _pop(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        wait_s = self.pops.wait_s(request)
+        answer = self.pops.answer(request, last=not wait_s)
+        if answer is None:
+            self._later(self._park_pop(connection, request, wait_s))
+        return answer
+
+    async def _park_pop(
+        self, connection: Connection, request: RemotingCommand, wait_s: float
+    ) -> None:
+        """Look again when a message comes, and now and then, because leases end."""
+        ends = asyncio.get_running_loop().time() + wait_s
+        answer = None
+        while answer is None and not connection.closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._arrived.wait()
+            is_last = asyncio.get_running_loop().time() >= ends
+            answer = self.pops.answer(request, last=is_last)
+        if answer is not None:
+            self._reply(connection, request, answer)
 
     def _heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         data = HeartbeatData.decode(request.body)

@@ -36,6 +36,9 @@ BLOCKING: dict[str, Callable[[str], Any]] = {
     "PullConsumer": lambda address: ogive.PullConsumer(
         "Orders", group="interrupted", name_server=address
     ),
+    "SimpleConsumer": lambda address: ogive.SimpleConsumer(
+        "Orders", group="interrupted", name_server=address
+    ),
     "Producer": ogive.Producer,
     "transactions": lambda address: ogive.Producer(address, group="ordering", check=check),
     "Admin": ogive.Admin,
@@ -43,6 +46,9 @@ BLOCKING: dict[str, Callable[[str], Any]] = {
 ASYNC: dict[str, Callable[[str], Any]] = {
     "PushConsumer": lambda address: aio.PushConsumer(bill, name_server=address),
     "PullConsumer": lambda address: aio.PullConsumer(
+        "Orders", group="interrupted", name_server=address
+    ),
+    "SimpleConsumer": lambda address: aio.SimpleConsumer(
         "Orders", group="interrupted", name_server=address
     ),
     "Producer": lambda address: aio.Producer(address, group="ordering", check=check),

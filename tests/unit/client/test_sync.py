@@ -42,6 +42,7 @@ PAIRS = [
     (ogive.Admin, aio.Admin),
     (ogive.PushConsumer, aio.PushConsumer),
     (ogive.PullConsumer, aio.PullConsumer),
+    (ogive.SimpleConsumer, aio.SimpleConsumer),
 ]
 # reaches into the loop
 ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for", "take_back"}
@@ -111,7 +112,8 @@ async def test_the_wrong_kind_of_with_says_where_the_right_one_is(
     arguments = (
         [ogive.listener("Orders", group="billing")(print)] if blocking is ogive.PushConsumer else []
     )
-    blocks: Any = blocking(*arguments)
+    settings = {"group": "billing"} if blocking is ogive.SimpleConsumer else {}
+    blocks: Any = blocking(*arguments, **settings)
     with pytest.raises(
         TypeError,
         match=f"this {blocking.__name__} blocks and takes `with`; the one for `async with` is in "
@@ -123,7 +125,7 @@ async def test_the_wrong_kind_of_with_says_where_the_right_one_is(
         f"this {awaited.__name__} is for asyncio and takes `async with`; the one that blocks is "
         "in ogive, not ogive.aio"
     )
-    with pytest.raises(TypeError, match=text), awaited(*arguments):
+    with pytest.raises(TypeError, match=text), awaited(*arguments, **settings):
         pass
 
 

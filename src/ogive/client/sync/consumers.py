@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Literal, TypeVar
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.consumer import pull_consumer, push_consumer
+from ogive.client.consumer import pull_consumer, push_consumer, simple_consumer
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.subscription import OnChange
 from ogive.client.instance import ClientInstance
@@ -345,6 +345,113 @@ class PullConsumer(Facade):
     def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, asked from the broker; None if it has none."""
         return self._live().call(self._consumer.committed(queue))
+
+
+@explains
+class SimpleConsumer(Facade):
+    """Consumer of messages on a lease: ``with SimpleConsumer("Orders", group="billing") as
+    consumer``, then ``receive`` and ``ack``. Several threads may use it.
+
+    No member holds a queue: each receive gets messages that no other member has at present. A
+    message that is not acknowledged before its lease ends is delivered again.
+
+    *tags* or *sql* choose messages of the *topics*; ``subscribe`` takes other ones. *start* is
+    where a new group begins: "latest" or "earliest". *client* takes either settings, instead of
+    *name_server*, or a running client to share, which stays open. Raises InvalidOption.
+    """
+
+    _consumes = True
+
+    def __init__(
+        self,
+        *topics: str,
+        group: str,
+        tags: str = "*",
+        sql: str | None = None,
+        start: Start = "latest",
+        name_server: str = DEFAULT_NAME_SERVER,
+        client: ClientConfig | ClientInstance | None = None,
+    ) -> None:
+        super().__init__()
+        self._consumer = simple_consumer.SimpleConsumer(
+            *topics,
+            group=group,
+            tags=tags,
+            sql=sql,
+            start=start,
+            name_server=name_server,
+            client=client,
+        )
+
+    def start(self) -> None:
+        """Join the group.
+
+        Raises NoNameServer, the BrokerError of a broker that refuses the member or a filter, and
+        IllegalStateError after an earlier start. A topic that does not exist yet is waited for.
+        """
+        self._begin(self._consumer.start, self._consumer.close)
+
+    def close(self) -> None:
+        """Leave the group and close the client.
+
+        Messages that were popped and did not reach the application are given back. Those that it
+        received and has not acknowledged come again when their lease ends. Closing again does
+        nothing.
+        """
+        self._end(self._consumer.close)
+
+    @property
+    def client_id(self) -> str:
+        """Name of this consumer at the brokers."""
+        return self._consumer.client_id
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics subscribed to."""
+        return self._consumer.topics
+
+    def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
+        """Receive messages of *topic* as well, or choose others of it from now on.
+
+        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the topic
+        or the filter; nothing has changed then.
+        """
+        self._live().call(self._consumer.subscribe(topic, tags=tags, sql=sql))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive no more messages of *topic*. Raises InvalidOption for an unknown one."""
+        self._live().call(self._consumer.unsubscribe(topic))
+
+    def receive(
+        self, max_messages: int = 16, *, invisible_s: float = 30.0, wait_s: float = 20.0
+    ) -> list[MessageExt]:
+        """Return up to *max_messages* as soon as there is one, or an empty list after *wait_s* or
+        at the close.
+
+        No member gets them again within *invisible_s*; ``ack`` finishes one for good. Brokers give
+        at most 32 at a time. Raises IllegalStateError without topics, and with 65,536 messages that
+        are neither acknowledged nor delivered again; OgiveError if all brokers fail.
+        """
+        return self._live().call(
+            self._consumer.receive(max_messages, invisible_s=invisible_s, wait_s=wait_s),
+            self._consumer.take_back,
+        )
+
+    def ack(self, *messages: MessageExt) -> None:
+        """Finish received messages: they are not delivered again. Several go in one request.
+
+        Raises LeaseEnded if one cannot be finished any more: it is delivered again, or was
+        acknowledged before. The others are acknowledged then. After another OgiveError the messages
+        may be acknowledged again.
+        """
+        self._live().call(self._consumer.ack(*messages))
+
+    def change_invisible(self, message: MessageExt, seconds: float) -> None:
+        """Keep a received message for *seconds* from now; 0 has it delivered again at once.
+
+        Raises LeaseEnded if it is delivered again already, or was acknowledged.
+        """
+        self._live().call(self._consumer.change_invisible(message, seconds))
 
 
 async def _next(iterator: AsyncIterator[T]) -> T | None:

@@ -289,6 +289,23 @@ def pull_assignments_dumps(queues: Iterable[MessageQueue]) -> bytes:
     )
 
 
+def assignments_loads(body: bytes) -> list[tuple[MessageQueue, str]] | None:
+    """Read the answer of QUERY_ASSIGNMENT: queues, each with PULL or POP. Raises ProtocolError.
+
+    Return None if the client keeps what it has.
+    """
+    value = loads_object(body).get("messageQueueAssignments")
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > MAX_LOCKED:
+        raise ProtocolError("messageQueueAssignments is not a list of queues")
+    rows = [as_object(row, "an assignment") for row in value]
+    return [
+        (queue_from_json(row.get("messageQueue")), get_field(row, "mode", str, "PULL"))
+        for row in rows
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMode(JsonObject):
     """Body of SET_MESSAGE_REQUEST_MODE. Source: SetMessageRequestModeRequestBody.java."""

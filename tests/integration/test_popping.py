@@ -1,0 +1,185 @@
+"""Popping from a real broker, ours or Apache's."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import ogive
+from ogive import aio
+from ogive.model import MessageExt
+from tests.peers import RunningBroker
+
+pytestmark = [
+    pytest.mark.client_suite,
+    pytest.mark.since("5.1.2", what="pop consumption with batches of acknowledgements"),
+]
+
+WAIT_S = 60.0
+
+
+def consumer(pops: RunningBroker, *topics: str, **settings: Any) -> aio.SimpleConsumer:
+    return aio.SimpleConsumer(
+        *topics, **{"name_server": pops.name_server, "start": "earliest", **settings}
+    )
+
+
+async def send(producer: aio.Producer, topic: str, count: int, **settings: Any) -> None:
+    await producer.send_batch(
+        topic, [ogive.Message(topic, b"%d" % i, **settings) for i in range(count)]
+    )
+
+
+async def collect(running: aio.SimpleConsumer, count: int, **settings: Any) -> list[MessageExt]:
+    found: list[MessageExt] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < count:
+            found += await running.receive(32, **settings)
+    return found
+
+
+def numbers(messages: list[MessageExt]) -> list[int]:
+    return sorted(int(message.body) for message in messages)
+
+
+async def test_members_share_the_messages_and_each_is_received_once(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """Four queues, and six members of which none is idle."""
+    for _ in range(10):
+        await send(orders, topic, 60)
+    seen: Counter[int] = Counter()
+    received: list[MessageExt] = []
+
+    async def work(number: int) -> None:
+        async with consumer(pops, topic, group=group) as running:
+            while len(received) < 600:
+                messages = await running.receive(8, wait_s=1.0)
+                await running.ack(*messages)
+                received.extend(messages)
+                seen[number] += len(messages)
+
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(*(work(number) for number in range(6)))
+    assert len({message.offset_id for message in received}) == len(received) == 600
+    assert all(seen[number] for number in range(6))
+    async with aio.Admin(pops.name_server) as admin:
+        assert sum(row.lag for row in await admin.lag(group)) == 0
+
+
+async def test_a_message_wakes_a_receive_that_waits(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    other = f"{topic}_other"
+    async with aio.Admin(pops.name_server) as admin:
+        await admin.create_topic(other, queues=2)
+    async with consumer(pops, topic, other, group=group) as running:
+        assert await running.receive(wait_s=0.5) == []
+        for name in other, topic, other:
+            receiving = asyncio.create_task(running.receive(wait_s=WAIT_S))
+            await asyncio.sleep(0.2)
+            await orders.send(name, b"1")
+            async with asyncio.timeout(WAIT_S):
+                (message,) = await receiving
+            assert message.topic == name
+            await running.ack(message)
+
+
+async def test_what_is_not_acknowledged_comes_again_and_what_is_does_not(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    await send(orders, topic, 10)
+    async with consumer(pops, topic, group=group) as running:
+        first = await collect(running, 10, invisible_s=2.0)
+        kept = {message.id for message in first if int(message.body) % 2}
+        await running.ack(*(message for message in first if message.id not in kept))
+        again = await collect(running, 5, invisible_s=WAIT_S)
+        assert {message.id for message in again} == kept
+        assert {(message.reconsume_times, message.topic) for message in again} == {(1, topic)}
+        late = next(message for message in first if message.id in kept)
+        with pytest.raises(ogive.LeaseEnded):
+            await running.ack(late)
+        await running.ack(*again)
+        assert await running.receive(wait_s=5.0) == []
+
+
+async def test_a_longer_lease_keeps_a_message_and_a_shorter_one_returns_it(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """Also where it is not the first of its batch."""
+    await send(orders, topic, 8)
+    async with consumer(pops, topic, group=group) as running:
+        messages = await collect(running, 8, invisible_s=3.0)
+        kept, returned, *others = messages[::-1]
+        await running.ack(*others)
+        for _ in range(3):
+            await running.change_invisible(kept, WAIT_S)
+        await running.change_invisible(returned, 0)
+        (again,) = await collect(running, 1)
+        assert again.body == returned.body
+        assert await running.receive(wait_s=6.0) == []
+        await running.ack(kept, again)
+    async with aio.Admin(pops.name_server) as admin:
+        assert sum(row.lag for row in await admin.lag(group)) == 0
+
+
+async def test_only_wanted_messages_come(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    for tag in "paid", "open":
+        await send(orders, topic, 40, tag=tag)
+    async with consumer(pops, topic, group=group, tags="paid") as running:
+        messages = await collect(running, 40)
+        assert {message.tag for message in messages} == {"paid"}
+        assert numbers(messages) == list(range(40))
+        # the filter holds for what comes again, too
+        await running.ack(*messages[1:])
+        await running.change_invisible(messages[0], 0)
+        (again,) = await collect(running, 1)
+        await running.ack(again)
+        await running.unsubscribe(topic)
+        await running.subscribe(topic, tags="open")
+        await send(orders, topic, 4, tag="open")
+        found = await collect(running, 4)
+        assert {message.tag for message in found} == {"open"}
+
+
+async def test_nothing_is_lost_when_receives_are_cancelled_and_consumers_close(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """Leases are a minute long: only what is given back comes in time."""
+    for _ in range(4):
+        await send(orders, topic, 50)
+    found: list[MessageExt] = []
+    tries = 0
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < 200:
+            async with consumer(pops, topic, group=group) as running:
+                for _ in range(4):
+                    tries += 1
+                    receiving = asyncio.create_task(running.receive(8, invisible_s=WAIT_S))
+                    await asyncio.sleep(tries % 7 * 0.001)
+                    if tries % 2:
+                        receiving.cancel()
+                    try:
+                        async with asyncio.timeout(2.0):
+                            messages = await receiving
+                    except (asyncio.CancelledError, TimeoutError):
+                        continue
+                    await running.ack(*messages)
+                    found += messages
+    assert len({message.id for message in found}) == len(found) == 200
+
+
+def test_blocking_calls_do_the_same(pops: RunningBroker, topic: str, group: str) -> None:
+    with ogive.Producer(pops.name_server) as producer:
+        producer.send(topic, b"4711")
+        with ogive.SimpleConsumer(
+            topic, group=group, start="earliest", name_server=pops.name_server
+        ) as running:
+            (message,) = running.receive(wait_s=WAIT_S)
+            running.change_invisible(message, WAIT_S)
+            running.ack(message)
+            assert (message.body, running.topics) == (b"4711", [topic])
+            assert running.receive(wait_s=0) == []
