@@ -240,7 +240,7 @@ def test_a_topic_is_deleted_under_a_running_query(wire: Wire, topic: str, query:
 
 def test_a_topic_that_never_was_is_no_loss(wire: Wire, topic: str, query: Query) -> None:
     for available_now in (False, True):
-        with pytest.raises((NoRoute, InvalidOption), match="does not exist|has no route"):
+        with pytest.raises((NoRoute, InvalidOption), match=r"does not exist|has no route"):
             query.run(available_now=available_now, **LENIENT)
 
 

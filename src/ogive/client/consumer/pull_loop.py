@@ -40,7 +40,7 @@ from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.subscription import MemberContext, QueueObserver
 from ogive.client.routes import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated, TransportError
-from ogive.model import MessageQueue, PullResult, PullStatus
+from ogive.model import PullResult, PullStatus
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.message import DamagedMessage, NoRecord
 
