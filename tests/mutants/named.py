@@ -160,7 +160,7 @@ group.entries.clear()
     ),
     "case 2: offset committed = highest done": Fault(
         at=ProcessQueue,
-        change="next(iter(self._pending), self.pull_offset)",
+        change="self._blocks[0].lowest if self._blocks else self.pull_offset",
         to="self.pull_offset",
     ),
     "case 3: a queue that leaves takes the offsets of all": Fault(

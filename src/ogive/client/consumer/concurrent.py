@@ -3,7 +3,10 @@
 Source: ConsumeMessageConcurrentlyService.java, 5.3.
 
 Behaviour
-- Messages are begun in the order in which they were pulled; a batch never mixes queues.
+- A worker takes a slice of neighbouring messages, and calls the listener with one (or one batch)
+  after the other. Slices are begun in the order in which they were pulled; none mixes queues. They
+  are short enough for SLICE_S at the speed of the last calls: one call, if those were slower. The
+  rest behind a call that takes longer than expected goes to other workers.
 - Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
 - A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting
   group it is logged and dropped.
@@ -19,17 +22,17 @@ Differs from Java
 """
 
 import asyncio
-import enum
 import logging
-from collections import defaultdict
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.listener_call import call, call_async
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
-from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.process_queue import ProcessQueue, offsets_of
 from ogive.client.consumer.send_back import Replier, returns
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.consumer.workers import make_workers
@@ -42,26 +45,58 @@ log = logging.getLogger(__name__)
 # delay level of messages that ran into the consume timeout
 EXPIRED_LEVEL: Final = 3
 
-Batch = tuple[ProcessQueue, list[MessageExt]]
+# calls of one slice, by the speed of those before
+SLICE_S: Final = 0.0005
+MAX_SLICE_CALLS: Final = 128
+# of a slice that has run for so long the rest goes to other workers
+LONG_SLICE_S: Final = 0.02
+# the rest of a slice is taken away from a call that has not returned for so long
+STUCK_S: Final = 0.05
+
+Batch = Sequence[MessageExt]
 
 
-class NotBegun(enum.Enum):
-    """Outcome of a message whose queue was given up before the listener was called."""
+@dataclass(slots=True, eq=False)
+class Slice:
+    """Messages of a queue for one worker, one call after the other.
 
-    NOT_BEGUN = enum.auto()
+    The worker adds results at the end, and the loop takes them from the front. Both take *waiting*
+    from the front: a batch goes to one of them.
+    """
 
+    process_queue: ProcessQueue
+    waiting: deque[Batch]
+    current: Batch = ()
+    """Messages of the call that runs, begun at *begun* of the loop's clock."""
+    begun: float = 0.0
+    done: list[MessageExt] = field(default_factory=list)
+    """Messages of calls that succeeded."""
+    others: list[tuple[Batch, Verdict]] = field(default_factory=list)
+    """Calls that ended in another way."""
 
-NOT_BEGUN: Final = NotBegun.NOT_BEGUN
-Result = Verdict | NotBegun
+    def results(self) -> tuple[list[MessageExt], list[tuple[Batch, Verdict]]]:
+        """Return what has ended since the last time."""
+        done, others = self.done[:], self.others[:]
+        del self.done[: len(done)]
+        del self.others[: len(others)]
+        return done, others
+
+    def take_rest(self) -> list[Batch]:
+        """Return what the worker has not begun; it gets none of it."""
+        rest: list[Batch] = []
+        while True:
+            try:
+                rest.append(self.waiting.popleft())
+            except IndexError:
+                return rest
 
 
 @dataclass(slots=True)
 class QueueResults:
     """Results of one queue since the loop last looked."""
 
-    done: list[int] = field(default_factory=list)  # offsets
-    # finished once their reply is out
-    replied: int = 0
+    done: list[Sequence[int]] = field(default_factory=list)  # offsets
+    finished: int = 0
     failed: int = 0
     calls: int = 0
     seconds: float = 0.0
@@ -77,13 +112,17 @@ class ConcurrentService:
         self._timeout_s = listener.config.consume_timeout_s
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.Task[Any] | None = None
-        broken: Result = Failure(why=BROKEN)
+        self._slice_calls = 1
+        # that are not reported yet, and have more than one call
+        self._long: set[Slice] = set()
+        self._look: asyncio.TimerHandle | None = None
+        self._stopping = False
         self._workers = make_workers(
             self._run,
             self._run_async,
             self._finished,
             is_async=listener.is_async,
-            failed=broken,
+            failed=False,
             count=listener.config.threads,
             name=f"{group.name} {listener.config.topic}",
         )
@@ -100,22 +139,25 @@ class ConcurrentService:
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         size = self._batch
-        if size == 1:
-            self._workers.submit([(process_queue, [message]) for message in messages])
-        else:
-            self._workers.submit(
-                [
-                    (process_queue, list(messages[i : i + size]))
-                    for i in range(0, len(messages), size)
-                ]
-            )
+        batches = [messages[i : i + size] for i in range(0, len(messages), size)]
+        calls = self._slice_calls
+        slices = [
+            Slice(process_queue, deque(batches[i : i + calls]))
+            for i in range(0, len(batches), calls)
+        ]
+        if calls > 1:
+            self._long.update(slices)
+            self._look_soon()
+        self._workers.submit(slices)
 
     def is_busy(self, process_queue: ProcessQueue) -> bool:
         """Return True while a call of the queue runs, a message of it is being sent back, or a
         reply to one is on its way.
         """
-        running = any(batch[0] is process_queue for _, batch in self._workers.running())
+        of_queue = [one for _, one in self._workers.running() if one.process_queue is process_queue]
+        running = bool(of_queue)
         self._workers.collect()
+        self._report(of_queue)
         return (
             running
             or self._failed_messages.is_busy(process_queue)
@@ -124,7 +166,12 @@ class ConcurrentService:
 
     async def stop(self, timeout_s: float, caller: object) -> None:
         deadline = self._loop.time() + timeout_s
+        self._stopping = True
+        if self._look is not None:
+            self._look.cancel()
         await self._workers.stop(timeout_s, caller)
+        # calls that are abandoned: what their workers did before counts
+        self._report(one for _, one in self._workers.running())
         if self._expiry is not None:
             self._expiry.cancel()
         await self._replier.close(max(0.0, deadline - self._loop.time()))
@@ -132,46 +179,116 @@ class ConcurrentService:
 
     # --- in the workers ---------------------------------------------------------------------------
 
-    def _run(self, batch: Batch) -> Result:
-        return (
-            call(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
-        )
+    def _run(self, piece: Slice) -> bool:
+        """Return True: all that the slice has to report stands in it."""
+        listener, observer, clock = self._listener, self._group.observer, time.monotonic
+        piece.begun = now = clock()
+        ends = now + LONG_SLICE_S
+        while (batch := self._next(piece)) is not None:
+            self._ended(piece, batch, call(listener, batch, observer))
+            piece.begun = now = clock()
+            if now > ends:
+                self._give_back(piece)
+        return True
 
-    async def _run_async(self, batch: Batch) -> Result:
-        return (
-            await call_async(self._listener, batch[1], self._group.observer)
-            if batch[0].active
-            else NOT_BEGUN
-        )
+    async def _run_async(self, piece: Slice) -> bool:
+        listener, observer, clock = self._listener, self._group.observer, self._loop.time
+        worker = asyncio.current_task()
+        assert worker is not None
+        piece.begun = now = clock()
+        ends = now + LONG_SLICE_S
+        while (batch := self._next(piece)) is not None:
+            # one that a call has left behind
+            while worker.cancelling():
+                worker.uncancel()
+            self._ended(piece, batch, await call_async(listener, batch, observer))
+            piece.begun = now = clock()
+            if now > ends:
+                self._give_back(piece)
+        if len(piece.done) > 1:
+            await asyncio.sleep(0)
+        return True
+
+    def _next(self, piece: Slice) -> Batch | None:
+        """Return the messages of the next call; None if there is none."""
+        if not piece.process_queue.active or self._stopping:
+            return None
+        try:
+            piece.current = piece.waiting.popleft()
+        except IndexError:
+            return None
+        return piece.current
+
+    @staticmethod
+    def _ended(piece: Slice, batch: Batch, verdict: Verdict) -> None:
+        if verdict is None:
+            piece.done += batch
+        else:
+            piece.others.append((batch, verdict))
+        piece.current = ()
+
+    def _give_back(self, piece: Slice) -> None:
+        """Let other workers have the rest, before all that came later."""
+        rest = piece.take_rest()
+        if rest:
+            self._workers.submit_first(
+                [Slice(piece.process_queue, deque((batch,))) for batch in rest]
+            )
 
     # --- on the loop ------------------------------------------------------------------------------
 
-    def _finished(self, results: Sequence[tuple[Batch, Result, float]]) -> None:
-        tallies: defaultdict[ProcessQueue, QueueResults] = defaultdict(QueueResults)
-        for (process_queue, messages), result, seconds in results:
+    def _finished(self, results: Sequence[tuple[Slice, bool, float]]) -> None:
+        fastest = LONG_SLICE_S
+        for piece, was_run, seconds in results:
+            if not was_run:
+                # its worker was cancelled from outside, or a hook raised
+                piece.others.append((piece.current, Failure(why=BROKEN)))
+                piece.current = ()
+                self._give_back(piece)
+            calls = len(piece.others) + -(-len(piece.done) // self._batch)
+            if calls:
+                fastest = min(fastest, seconds / calls)
+        self._long.difference_update([piece for piece, _, _ in results])
+        # several threads wait for each other: the fastest slice says what a call takes
+        self._slice_calls = max(
+            1, min(int(SLICE_S / max(fastest, 1e-9)), 2 * self._slice_calls, MAX_SLICE_CALLS)
+        )
+        self._report((piece for piece, _, _ in results), sum(one[2] for one in results))
+
+    def _report(self, pieces: Iterable[Slice], seconds: float = 0.0) -> None:
+        """Record what has ended in the slices since the last time, in *seconds*."""
+        found: dict[ProcessQueue, QueueResults] = {}
+        for piece in pieces:
+            done, others = piece.results()
             # what was not begun is not done, even if its queue is being released
-            if result is NOT_BEGUN:
+            if not done and not others:
                 continue
-            tally = tallies[process_queue]
-            tally.calls += 1
-            tally.seconds += seconds
-            if isinstance(result, Reply):
-                tally.replied += 1
-                self._replier.give(process_queue, messages[0], result)
-            elif isinstance(result, Failure):
-                self._failed(process_queue, messages, result, tally)
-            else:
-                tally.done += [message.queue_offset for message in messages]
-        now = self._loop.time()
-        for process_queue, tally in tallies.items():
+            tally = found.setdefault(piece.process_queue, QueueResults())
+            tally.calls += len(others) + -(-len(done) // self._batch)
+            self._finish_messages(tally, done)
+            for messages, verdict in others:
+                if isinstance(verdict, Reply):
+                    tally.finished += 1
+                    self._replier.give(piece.process_queue, messages[0], verdict)
+                elif isinstance(verdict, Failure):
+                    self._failed(piece.process_queue, messages, verdict, tally)
+        now, calls = self._loop.time(), sum(tally.calls for tally in found.values())
+        for process_queue, tally in found.items():
             self._group.statistics.of(process_queue.queue.topic).consumed(
                 now,
-                tally.seconds,
+                seconds * tally.calls / calls,
                 calls=tally.calls,
-                done=len(tally.done) + tally.replied,
+                done=tally.finished,
                 failed=tally.failed,
             )
-            self._group.finish(process_queue, tally.done)
+            for offsets in tally.done or [()]:
+                self._group.finish(process_queue, offsets)
+
+    @staticmethod
+    def _finish_messages(tally: QueueResults, messages: Sequence[MessageExt]) -> None:
+        if messages:
+            tally.finished += len(messages)
+            tally.done.append(offsets_of(messages))
 
     def _failed(
         self,
@@ -180,16 +297,32 @@ class ConcurrentService:
         failure: Failure,
         tally: QueueResults,
     ) -> None:
-        tally.done += [message.queue_offset for message in messages[: failure.done]]
+        self._finish_messages(tally, messages[: failure.done])
         tally.failed += len(messages) - failure.done
         for message in messages[failure.done :]:
             self._failed_messages.give(process_queue, message, failure.delay_level, failure.why)
 
+    def _look_soon(self) -> None:
+        if self._look is None and not self._stopping:
+            self._look = self._loop.call_later(STUCK_S, self._look_for_stuck)
+
+    def _look_for_stuck(self) -> None:
+        """Give what is behind a call that does not return to other workers."""
+        self._look = None
+        before = self._loop.time() - STUCK_S
+        for _, piece in self._workers.running():
+            if piece.waiting and piece.begun < before:
+                self._give_back(piece)
+                self._report([piece])
+        if self._long:
+            self._look_soon()
+
     async def expire(self) -> None:
         """Send back the messages whose calls have run for too long."""
         begun_before = self._loop.time() - self._timeout_s
-        for begun, (process_queue, messages) in self._workers.running():
-            if begun >= begun_before or process_queue.dropped:
+        for _, piece in self._workers.running():
+            process_queue, messages = piece.process_queue, piece.current
+            if piece.begun >= begun_before or process_queue.dropped:
                 continue
             late = [
                 message

@@ -3,13 +3,15 @@
 import asyncio
 import enum
 import itertools
+import operator
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt, MessageQueue
+from ogive.wire.message import measure
 
 _POLL_S: Final = 0.01
 
@@ -33,6 +35,74 @@ _NEXT: Final[dict[QueueState, set[QueueState]]] = {
 }
 
 
+def offsets_of(messages: Sequence[MessageExt]) -> Sequence[int]:
+    """Return the queue offsets of *messages*: a range if each follows the one before."""
+    if messages:
+        first, last = messages[0].queue_offset, messages[-1].queue_offset
+        if last - first == len(messages) - 1:
+            _, ascending, _ = measure(messages)
+            if ascending:
+                return range(first, last + 1)
+    return [message.queue_offset for message in messages]
+
+
+class _Block:
+    """Messages that came together, in the order of their offsets.
+
+    A finished one is None; the first unfinished one is at *low*, and the last one is at the end.
+    """
+
+    __slots__ = ("first", "has_compressed", "left", "low", "messages", "offsets")
+
+    def __init__(self, messages: Sequence[MessageExt], *, has_compressed: bool) -> None:
+        self.messages: list[MessageExt | None] = list(messages)
+        self.offsets = offsets_of(messages)
+        self.first = self.offsets[0]
+        self.has_compressed = has_compressed
+        self.left = len(messages)
+        self.low = 0
+
+    def index(self, offset: int) -> int:
+        """Return the place of the first message with *offset* or a higher one."""
+        return bisect_left(self.offsets, offset, hi=len(self.messages))
+
+    def unfinished(self, start: int = 0, stop: int | None = None) -> list[MessageExt]:
+        """Return the unfinished messages between two places."""
+        return [one for one in self.messages[max(start, self.low) : stop] if one is not None]
+
+    def finish(self, start: int, stop: int) -> list[MessageExt]:
+        """Mark the messages between two places as finished. Return those that were not."""
+        messages = self.messages
+        finished = self.unfinished(start, stop)
+        self.left -= len(finished)
+        if not self.left:
+            messages.clear()
+        elif stop == len(messages):
+            del messages[start:]
+            while messages[-1] is None:
+                messages.pop()
+        else:
+            messages[start:stop] = [None] * (stop - start)
+            if start <= self.low:
+                self.low = max(self.low, stop)
+                while messages[self.low] is None:
+                    self.low += 1
+        return finished
+
+    @property
+    def lowest(self) -> int:
+        """Offset of the first unfinished message."""
+        return self.offsets[self.low]
+
+    @property
+    def highest(self) -> int:
+        """Offset of the last unfinished message."""
+        return self.offsets[len(self.messages) - 1]
+
+
+_first_of: Final = operator.attrgetter("first")
+
+
 class ProcessQueue:
     """Pulled but unfinished messages of one MessageQueue.
 
@@ -47,8 +117,9 @@ class ProcessQueue:
     """
 
     __slots__ = (
+        "_blocks",
         "_bytes",
-        "_pending",
+        "_count",
         "_room",
         "active",
         "busy",
@@ -93,9 +164,9 @@ class ProcessQueue:
         self.failed_unlocks = 0
         # last pull asked, last message finished
         self.pulled_at_ms = self.consumed_at_ms = time.time_ns() // 1_000_000
-        # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find
-        # its first key.
-        self._pending: OrderedDict[int, MessageExt] = OrderedDict()
+        # in the order of their offsets, which do not overlap
+        self._blocks: list[_Block] = []
+        self._count = 0
         self._bytes = 0
         self._room: asyncio.Future[None] | None = None
 
@@ -106,8 +177,8 @@ class ProcessQueue:
         self.active = False
         self._wake()
         if state is QueueState.DROPPED:
-            self._pending.clear()
-            self._bytes = 0
+            self._blocks.clear()
+            self._count = self._bytes = 0
 
     @property
     def dropped(self) -> bool:
@@ -122,46 +193,108 @@ class ProcessQueue:
 
     # --- filling and emptying ---------------------------------------------------------------------
 
-    def put(self, messages: Sequence[MessageExt], next_offset: int) -> list[MessageExt]:
+    def put(self, messages: Sequence[MessageExt], next_offset: int) -> Sequence[MessageExt]:
         """Take in one pull's messages; returns those that were not there already."""
-        pending = self._pending
-        fresh = (
-            [message for message in messages if message.queue_offset not in pending]
-            if pending
-            else list(messages)
-        )
-        for message in fresh:
-            pending[message.queue_offset] = message
-            self._bytes += len(message.body)
         self.pull_offset = next_offset
-        return fresh
+        size, ascending, has_compressed = measure(messages)
+        if not messages:
+            return messages
+        if ascending and (not self._blocks or messages[0].queue_offset > self._blocks[-1].highest):
+            self._blocks.append(_Block(messages, has_compressed=has_compressed))
+        else:
+            messages = self._mix(messages)
+            size, _, _ = measure(messages)
+        self._count += len(messages)
+        self._bytes += size
+        return messages
+
+    def _mix(self, messages: Sequence[MessageExt]) -> Sequence[MessageExt]:
+        """Put messages between those that are there: the broker has moved back. Return those that
+        were not there already.
+        """
+        pending = {one.queue_offset: one for block in self._blocks for one in block.unfinished()}
+        fresh = {one.queue_offset: one for one in messages if one.queue_offset not in pending}
+        pending |= fresh
+        if pending:
+            self._blocks[:] = [
+                _Block([pending[offset] for offset in sorted(pending)], has_compressed=True)
+            ]
+        return list(fresh.values())
 
     def ack(self, offsets: Iterable[int]) -> int:
-        """Forget finished messages; returns the offset now safe to commit."""
-        pending = self._pending
-        for offset in offsets:
-            message = pending.pop(offset, None)
-            if message is not None:
-                self._bytes -= len(message.body)
+        """Forget finished messages; returns the offset now safe to commit.
+
+        A range may hold offsets without a message.
+        """
+        if isinstance(offsets, range):
+            self._ack_range(offsets.start, offsets.stop)
+        else:
+            self._ack_list(list(offsets))
         if self._room is not None:
             self._wake()
         return self.safe_offset
+
+    def _ack_range(self, start: int, stop: int) -> None:
+        blocks = self._blocks
+        at = self._block_at(start)
+        while at < len(blocks) and blocks[at].first < stop:
+            block = blocks[at]
+            at += not self._finish(block, block.index(start), block.index(stop))
+
+    def _ack_list(self, offsets: list[int]) -> None:
+        """Messages that are neighbours in their block go together: a filter leaves gaps between
+        offsets.
+        """
+        done = 0
+        while done < len(offsets) and self._blocks:
+            block = self._blocks[self._block_at(offsets[done])]
+            start = block.index(offsets[done])
+            count = min(len(offsets) - done, len(block.messages) - start)
+            if count and block.offsets[start : start + count] == offsets[done : done + count]:
+                self._finish(block, start, start + count)
+                done += count
+            else:
+                self._ack_range(offsets[done], offsets[done] + 1)
+                done += 1
+
+    def _block_at(self, offset: int) -> int:
+        """Return the place of the block that would have *offset*."""
+        return max(0, bisect_right(self._blocks, offset, key=_first_of) - 1)
+
+    def _finish(self, block: _Block, start: int, stop: int) -> bool:
+        """Return True if nothing is left of *block*, which is gone then."""
+        finished = block.finish(start, stop)
+        size, _, _ = measure(finished)
+        self._bytes -= size
+        self._count -= len(finished)
+        if not block.left:
+            self._blocks.remove(block)
+        return not block.left
 
     def replace(self, message: MessageExt) -> bool:
         """Replace the message with the same offset by a changed copy. Return False if it is
         finished already.
         """
-        if message.queue_offset not in self._pending:
+        found = self._find(message.queue_offset)
+        if found is None:
             return False
-        self._pending[message.queue_offset] = message
+        block, index = found
+        block.messages[index] = message
         return True
 
     def head(self, count: int, skip: int = 0) -> list[MessageExt]:
         """Return the lowest *count* unfinished messages behind the first *skip*, in order. Messages
         that no listener gets are left out.
         """
-        readable = (message for message in self._pending.values() if not message.is_compressed)
-        return list(itertools.islice(readable, skip, skip + count))
+        return list(itertools.islice(self._readable(), skip, skip + count))
+
+    def _readable(self) -> Iterator[MessageExt]:
+        for block in self._blocks:
+            messages = block.unfinished()
+            if block.has_compressed:
+                yield from (one for one in messages if not one.is_compressed)
+            else:
+                yield from messages
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -170,11 +303,11 @@ class ProcessQueue:
         """Offset to commit: the lowest unfinished one, or the next one to pull if all are
         finished.
         """
-        return next(iter(self._pending), self.pull_offset)
+        return self._blocks[0].lowest if self._blocks else self.pull_offset
 
     @property
     def count(self) -> int:
-        return len(self._pending)
+        return self._count
 
     @property
     def bytes(self) -> int:
@@ -184,10 +317,25 @@ class ProcessQueue:
     @property
     def span(self) -> int:
         """Distance from the lowest to the highest unfinished offset."""
-        return next(reversed(self._pending)) - next(iter(self._pending)) if self._pending else 0
+        return self._blocks[-1].highest - self._blocks[0].lowest if self._blocks else 0
+
+    def _find(self, offset: int) -> tuple[_Block, int] | None:
+        """Return the place of an unfinished message."""
+        if not self._blocks:
+            return None
+        block = self._blocks[self._block_at(offset)]
+        index = block.index(offset)
+        if (
+            index < block.low
+            or index == len(block.messages)
+            or block.offsets[index] != offset
+            or block.messages[index] is None
+        ):
+            return None
+        return block, index
 
     def __contains__(self, offset: int) -> bool:
-        return offset in self._pending
+        return self._find(offset) is not None
 
     # --- waiting ----------------------------------------------------------------------------------
 

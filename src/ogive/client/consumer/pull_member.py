@@ -31,7 +31,6 @@ Differs from Java
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +39,7 @@ from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.member import GroupMember
 from ogive.client.consumer.offset_store import RemoteOffsetStore
-from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState, offsets_of
 from ogive.client.consumer.rebalance import Begin, difference
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.subscription import MemberContext, OnChange, QueueObserver
@@ -63,7 +62,7 @@ class Prefetch(QueueObserver):
 
     def __init__(self) -> None:
         # the queue that has waited longest comes first
-        self._ready: dict[ProcessQueue, deque[MessageExt]] = {}
+        self._ready: dict[ProcessQueue, list[MessageExt]] = {}
         self._in_hand: dict[ProcessQueue, list[MessageExt]] = {}
         self.news = asyncio.Event()
         """Set for the poll that waits: there are messages, or something else to look at."""
@@ -72,7 +71,7 @@ class Prefetch(QueueObserver):
         _, _, has_compressed = measure(messages)
         if has_compressed:
             self._report_compressed(messages)
-        self._ready.setdefault(process_queue, deque()).extend(messages)
+        self._ready.setdefault(process_queue, []).extend(messages)
         self.news.set()
 
     def _report_compressed(self, messages: Sequence[MessageExt]) -> None:
@@ -91,31 +90,28 @@ class Prefetch(QueueObserver):
             if len(taken) == max_messages:
                 break
             ready = self._ready.pop(process_queue)
-            batch = [ready.popleft() for _ in range(min(len(ready), max_messages - len(taken)))]
-            if ready:
+            batch = ready[: max_messages - len(taken)]
+            if len(batch) < len(ready):
+                del ready[: len(batch)]
                 # behind the others now
                 self._ready[process_queue] = ready
             self._in_hand[process_queue] = batch
             taken += batch
         return taken
 
-    def settle(self) -> Iterator[tuple[ProcessQueue, list[int]]]:
+    def settle(self) -> Iterator[tuple[ProcessQueue, Sequence[int]]]:
         """Return the offsets of the last ``take``, of queues that are still held, and count them as
         done.
         """
         in_hand, self._in_hand = self._in_hand, {}
-        return (
-            (one, [message.queue_offset for message in batch])
-            for one, batch in in_hand.items()
-            if not one.dropped
-        )
+        return ((one, offsets_of(batch)) for one, batch in in_hand.items() if not one.dropped)
 
     def take_back(self) -> None:
         """Return the last messages again: they did not arrive."""
         in_hand, self._in_hand = self._in_hand, {}
         for process_queue, batch in in_hand.items():
             if not process_queue.dropped:
-                self._ready.setdefault(process_queue, deque()).extendleft(reversed(batch))
+                self._ready[process_queue] = batch + self._ready.get(process_queue, [])
 
     def is_busy(self, process_queue: ProcessQueue) -> bool:
         """Return True if the last ``take`` returned messages of the queue that are not settled: the

@@ -53,6 +53,10 @@ class Workers(Protocol[T]):
         """Queue *tasks*. Does nothing after ``forget_waiting`` or ``stop``."""
         ...
 
+    def submit_first(self, tasks: Sequence[T]) -> None:
+        """Queue *tasks* before those that wait. A worker may call this."""
+        ...
+
     def running(self) -> list[tuple[float, T]]:
         """Return the running tasks, each with the time of the loop's clock at which it began."""
         ...
@@ -303,6 +307,11 @@ class ThreadWorkers(Generic[T, R]):
             self._tasks.extend(tasks)
             self._pool.serve(self)
 
+    def submit_first(self, tasks: Sequence[T]) -> None:
+        if not self._stopping:
+            self._tasks.extendleft(reversed(tasks))
+            self._pool.serve(self)
+
     def running(self) -> list[tuple[float, T]]:
         return [slot for slot in self._running if slot is not None]
 
@@ -455,6 +464,11 @@ class LoopWorkers(Generic[T, R]):
         if not self._stopping:
             self._tasks.extend(tasks)
             self._wake(len(self._tasks))
+
+    def submit_first(self, tasks: Sequence[T]) -> None:
+        if not self._stopping:
+            self._tasks.extendleft(reversed(tasks))
+            self._wake(len(tasks))
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:

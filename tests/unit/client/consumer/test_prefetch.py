@@ -54,7 +54,7 @@ def test_what_is_handed_out_is_settled_once() -> None:
     prefetch = Prefetch()
     first, second = filled(prefetch, 0, range(5)), filled(prefetch, 1, range(5))
     prefetch.take(7)
-    assert list(prefetch.settle()) == [(first, [0, 1, 2, 3, 4]), (second, [0, 1])]
+    assert list(prefetch.settle()) == [(first, range(5)), (second, range(2))]
     assert list(prefetch.settle()) == []
 
 
@@ -105,7 +105,7 @@ def test_of_a_queue_that_is_given_up_nothing_is_handed_out() -> None:
     prefetch.take(1)
     process_queue.move_to(QueueState.RELEASING)
     assert taken(prefetch, 9) == []
-    assert list(prefetch.settle()) == [(process_queue, [0])]
+    assert list(prefetch.settle()) == [(process_queue, range(1))]
 
 
 def test_what_is_in_hand_of_a_queue_that_is_gone_does_not_count() -> None:

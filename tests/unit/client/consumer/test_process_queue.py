@@ -1,10 +1,15 @@
 """What one member holds of one queue."""
 
 import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState, offsets_of
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt, MessageQueue
 
@@ -109,3 +114,66 @@ async def test_who_waits_for_room_is_woken_by_an_ack_and_by_the_end() -> None:
         await asyncio.sleep(0)
         process_queue.move_to(QueueState.DROPPED)
         await waiter
+
+
+offsets = st.integers(0, 30)
+steps = st.one_of(
+    # a pull: where it begins, and which of the next offsets it brings
+    st.tuples(st.just("put"), offsets, st.lists(st.booleans(), max_size=12)),
+    st.tuples(st.just("ack range"), offsets, offsets),
+    st.tuples(st.just("ack"), st.lists(offsets, max_size=6), st.none()),
+    st.tuples(st.just("ack some"), st.integers(0, 5), st.integers(0, 8)),
+)
+
+
+@given(steps=st.lists(steps, max_size=20))
+def test_what_is_unfinished_is_known_whatever_comes_and_ends(
+    steps: list[tuple[str, Any, Any]],
+) -> None:
+    """Beside a dict: with filters, pulls that go back, and calls that end in any order."""
+    process_queue = ProcessQueue(QUEUE, 0)
+    unfinished: dict[int, MessageExt] = {}
+    for kind, first, second in steps:
+        if kind == "put":
+            came = [message(first + at, b"x" * at) for at, found in enumerate(second) if found]
+            fresh = process_queue.put(came, first + len(second))
+            assert fresh == [one for one in came if one.queue_offset not in unfinished]
+            unfinished |= {one.queue_offset: one for one in fresh}
+            continue
+        done: Sequence[int] = range(first, second) if kind == "ack range" else first
+        if kind == "ack some":
+            done = sorted(unfinished)[first : first + second]
+        process_queue.ack(done)
+        for offset in done:
+            unfinished.pop(offset, None)
+        there = sorted(unfinished)
+        assert process_queue.count == len(there)
+        assert process_queue.bytes == sum(len(one.body) for one in unfinished.values())
+        assert process_queue.safe_offset == (there[0] if there else process_queue.pull_offset)
+        assert process_queue.span == (there[-1] - there[0] if there else 0)
+        assert process_queue.head(99) == [unfinished[offset] for offset in there]
+        assert process_queue.head(2, 1) == [unfinished[offset] for offset in there[1:3]]
+        for offset in range(50):
+            assert (offset in process_queue) == (offset in unfinished)
+            assert process_queue.replace(message(offset)) == (offset in unfinished)
+            if offset in unfinished:
+                process_queue.replace(unfinished[offset])
+
+
+def test_offsets_that_follow_each_other_are_a_range() -> None:
+    assert offsets_of([message(3), message(4), message(5)]) == range(3, 6)
+    assert offsets_of([message(3), message(5)]) == [3, 5]
+    assert offsets_of([message(3), message(5), message(4), message(6)]) == [3, 5, 4, 6]
+    assert offsets_of([]) == []
+
+
+def test_finished_messages_are_freed() -> None:
+    """Though others of their pull are not finished."""
+    process_queue = ProcessQueue(QUEUE, 0)
+    came = [message(offset) for offset in range(5)]
+    held = sys.getrefcount(came[2])
+    process_queue.put(came, 5)
+    process_queue.ack(range(1, 4))
+    held_now = sys.getrefcount(came[2])
+    assert held_now == held
+    assert process_queue.safe_offset == 0
