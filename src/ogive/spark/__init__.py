@@ -8,8 +8,7 @@ ogive.spark.parse, ogive.spark.metrics, ogive.spark.jobs.
 """
 
 from ogive.spark.interpreter import prefer_this_interpreter
-from ogive.spark.reading import read, register
-from ogive.spark.session import session
+from ogive.spark.session import read, register, session
 
 prefer_this_interpreter()
 

@@ -19,18 +19,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import FrameType
-from typing import Final
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from ogive.errors import OgiveError
-from ogive.spark.cluster import Cluster
-from ogive.spark.offsets import Positions
+from ogive.model import MessageQueue
+from ogive.spark.cluster import Cluster, cluster
+from ogive.spark.cluster_options import Access
+from ogive.spark.compat import SupportsTriggerAvailableNow
+from ogive.spark.offsets import Positions, from_offset, to_offset
+from ogive.spark.remade import Ends, look_at
 
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 2.0
+_SHORTEST_IDLE_S: Final = 0.01
 
 
 class GroupProgress:
@@ -101,3 +109,92 @@ class GroupProgress:
             log.warning("progress of group %s was not stored: %s", self._group, failure)
         elif failure is not None:
             log.error("progress of group %s was not stored", self._group, exc_info=failure)
+
+
+class MirroredStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Base of streams whose progress a consumer group shows.
+
+    *owner* is what a checkpoint must be of. *group* reads; without *interval_s* it shows nothing.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        owner: str,
+        group: str,
+        interval_s: float | None,
+        longest_idle_s: float,
+    ) -> None:
+        self._access = access
+        self._owner = owner
+        self._group = group
+        self._interval_s = interval_s
+        self._longest_idle_s = longest_idle_s
+        self._initial: dict[str, Any] | None = None
+        # where trigger(availableNow=True) ends
+        self._target: Positions | None = None
+        self._ends = Ends()
+        # queues that their topic does not have any more, or whose broker is away
+        self._missing: set[MessageQueue] = set()
+        self._looked_at = 0.0
+        self._idle_s = 0.0
+        self._progress: GroupProgress | None = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        return cluster(self._access)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a new query begins.
+
+        Spark asks twice. The second answer must be the first, or the messages between them are
+        lost.
+        """
+        if self._initial is None:
+            self._initial = to_offset(self._first_positions(), self._owner)
+        return self._initial
+
+    @abstractmethod
+    def _first_positions(self) -> Positions: ...
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the queues' ends for the lag that Spark shows in a query's progress."""
+        return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._store(from_offset(end, self._owner))
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.flush()
+
+    def _look_at(self, offsets: Positions) -> Mapping[MessageQueue, int]:
+        return look_at(self._cluster, offsets, self._group)
+
+    def _pause(self) -> None:
+        """Sleep before the next look at the queues: Spark asks 75 times a second while nothing
+        comes.
+        """
+        time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
+
+    def _adapt_pause(self, *, news: bool) -> None:
+        """Have the pauses grow up to *longest_idle_s* while there is no news."""
+        self._idle_s = (
+            0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), self._longest_idle_s)
+        )
+
+    def _store(self, positions: Positions, *, now: bool = False) -> None:
+        """Mirror *positions* to the consumer group; with *now* wait for that.
+
+        A broker takes no position of a queue that it does not have any more.
+        """
+        if self._interval_s is None:
+            return
+        if self._progress is None:
+            self._progress = GroupProgress(self._cluster, self._group, self._interval_s)
+            self._progress.flush_on_sigterm()
+        self._progress.advance(
+            {queue: at for queue, at in positions.items() if queue not in self._missing}
+        )
+        if now:
+            self._progress.flush()

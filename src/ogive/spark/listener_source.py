@@ -39,20 +39,18 @@ from ogive.client.namespace import Namespace
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
-from ogive.spark.cluster import Cluster, cluster
 from ogive.spark.cluster_options import Access
 from ogive.spark.compat import (
     ReadAllAvailable,
     ReadLimit,
-    SupportsTriggerAvailableNow,
     reader_of_release,
 )
-from ogive.spark.group_progress import GroupProgress
+from ogive.spark.group_progress import MirroredStream
 from ogive.spark.listener_task import consume
 from ogive.spark.offsets import Positions, Spans, entering, from_offset, last_stored, to_offset
 from ogive.spark.options import access_of
 from ogive.spark.ranges import QueueRange, admit
-from ogive.spark.remade import Ends, find_remade, look_at, times_at
+from ogive.spark.remade import Ends, find_remade, times_at
 from ogive.spark.stopping import end_with_driver
 
 log = logging.getLogger(__name__)
@@ -71,7 +69,6 @@ SHORT_S: Final = 2.5
 LONG_S: Final = 5.0
 # a broker that starts shows its queues bit by bit
 SETTLE_S: Final = 3.0
-_SHORTEST_IDLE_S: Final = 0.01
 _LONGEST_IDLE_S: Final = 0.1
 
 
@@ -161,48 +158,23 @@ class ListenerSource(DataSource):
         return reader_of_release(reader, keep_limit_after_restart=False)
 
 
-class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ListenerReader(MirroredStream):
     """Reader that plans in one process on the driver, and consumes on the executors."""
 
     def __init__(
         self, work: Work, access: Access, stop_file: Path | None, everything: bool = False
     ) -> None:
         """Read batches that have no limit with *everything*."""
+        super().__init__(access, f"listeners of {work.group}", work.group, 0.0, _LONGEST_IDLE_S)
         self._work = work
         self._everything = everything
-        self._access = access
         self._stop_file = stop_file
-        self._owner = f"listeners of {work.group}"
-        self._initial: dict[str, Any] | None = None
-        self._target: Positions | None = None
-        self._ends = Ends()
-        # queues that their topic does not have any more
-        self._removed: set[MessageQueue] = set()
         self._size = FIRST_BATCH
         self._least = 1
         # when the last batch was planned, and how many messages it has
         self._planned: tuple[float, int] | None = None
-        self._looked_at = 0.0
-        self._idle_s = 0.0
-        self._progress: GroupProgress | None = None
-
-    @property
-    def _cluster(self) -> Cluster:
-        return cluster(self._access)
 
     # --- on the driver ----------------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins. Spark calls this twice.
-
-        The result is committed to the group, so that it still holds after a crash of the first
-        batch.
-        """
-        if self._initial is None:
-            positions = self._first_positions()
-            self._tell(positions).flush()
-            self._initial = to_offset(positions, self._owner)
-        return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._look()
@@ -214,7 +186,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch. *start* is done, and durable in the checkpoint."""
         begin, times = from_offset(start, self._owner), last_stored(start)
         if self._stop_file is not None and self._stop_file.exists():
-            self._tell(begin)
+            self._store(begin)
             self._stop_file.with_suffix(".seen").touch()
             return start
         self._learn()
@@ -225,10 +197,10 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if taken_up:
             self._planned = None
             # what the group stood at before would be behind the queue's end, or another's
-            self._tell({**begin, **taken_up}).flush()
+            self._store({**begin, **taken_up}, now=True)
             kept = {queue: ms for queue, ms in times.items() if queue not in taken_up}
             return to_offset({**begin, **taken_up}, self._owner, taken_up, kept)
-        self._tell(begin)
+        self._store(begin)
         self._least = max(self._work.threads, len(ends))
         ends = {**begin, **{queue: max(end, begin[queue]) for queue, end in ends.items()}}
         end = admit(begin, ends, None if self._everything else max(self._size, self._least))
@@ -239,9 +211,6 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offset(
             end, self._owner, stored_ms=times_at(end, self._ends, begin, times, self._look_at)
         )
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return partitions of whole queues, the longest first to the task with the least."""
@@ -254,16 +223,14 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         return [InputPartition(tuple(group)) for group in spread(ranges, self._work.partitions)]
 
-    def commit(self, end: dict[str, Any]) -> None:
-        self._tell(from_offset(end, self._owner))
-
-    def stop(self) -> None:
-        if self._progress is not None:
-            self._progress.flush()
-
     def _first_positions(self) -> Positions:
+        """Return where the group stands, or where the listeners start. It is committed, so that it
+        still holds after a crash of the first batch.
+        """
         spans = self._cluster.spans(self._work.topics)
-        return self._starts(spans) | self._committed(spans)
+        positions = self._starts(spans) | self._committed(spans)
+        self._store(positions, now=True)
+        return positions
 
     def _committed(self, spans: Spans) -> dict[MessageQueue, int]:
         """Return the group's offsets, limited to the queues' bounds."""
@@ -352,9 +319,6 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return positions
 
-    def _look_at(self, offsets: Positions) -> Mapping[MessageQueue, int]:
-        return look_at(self._cluster, offsets, self._work.group)
-
     def _report_removed(self, begin: Positions, ends: Positions) -> None:
         """Log queues that were taken from their topic, with what the group has not consumed."""
         there = {(queue.topic, queue.broker_name) for queue in ends}
@@ -363,7 +327,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in begin.keys() - ends.keys()
             if (queue.topic, queue.broker_name) in there
         }
-        for queue in sorted(removed - self._removed):
+        for queue in sorted(removed - self._missing):
             end = self._cluster.end_of(queue)
             if end > begin[queue]:
                 log.error(
@@ -374,7 +338,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     end - 1,
                     self._work.group,
                 )
-        self._removed = removed
+        self._missing = removed
 
     def _still_shorter(self, begin: Positions) -> list[MessageQueue]:
         deadline = time.monotonic() + SETTLE_S
@@ -398,33 +362,16 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._size = next_size(self._size, count, time.monotonic() - planned_at, self._least)
 
     def _wait_for_news(self, begin: Positions) -> Positions:
-        """Return the ends of the queues, after a pause: Spark asks again at once while nothing
-        comes.
-
-        The pauses grow up to _LONGEST_IDLE_S.
-        """
-        time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
+        """Return the ends of the queues, after a pause."""
+        self._pause()
         ends = self._look()
-        news = any(end != begin.get(queue) for queue, end in ends.items())
-        self._idle_s = (
-            0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
-        )
+        self._adapt_pause(news=any(end != begin.get(queue) for queue, end in ends.items()))
         return ends
 
     def _look(self) -> Positions:
         self._looked_at = time.monotonic()
         self._ends = Ends.of(self._cluster.spans(self._work.topics))
         return self._ends.latest
-
-    def _tell(self, positions: Positions) -> GroupProgress:
-        if self._progress is None:
-            self._progress = GroupProgress(self._cluster, self._work.group)
-            self._progress.flush_on_sigterm()
-        # a broker takes no position of a queue that it does not have any more
-        self._progress.advance(
-            {queue: at for queue, at in positions.items() if queue not in self._removed}
-        )
-        return self._progress
 
     # --- on executors -----------------------------------------------------------------------------
 

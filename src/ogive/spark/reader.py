@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
@@ -38,10 +38,9 @@ from ogive.spark.compat import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
-    SupportsTriggerAvailableNow,
     arrow_schema,
 )
-from ogive.spark.group_progress import FLUSH_S, GroupProgress
+from ogive.spark.group_progress import MirroredStream
 from ogive.spark.interpreter import warn_if_zipped
 from ogive.spark.offsets import (
     AtTime,
@@ -62,7 +61,7 @@ from ogive.spark.options import SourceOptions
 from ogive.spark.patience import BrokerAway, Patience
 from ogive.spark.range_reader import SETTLE_S, data_loss, deleted, made_anew, removed, shrunk
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
-from ogive.spark.remade import Ends, find_remade, look_at, times_at
+from ogive.spark.remade import Ends, find_remade, times_at
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies.stats import TopicOffset
 
@@ -73,7 +72,6 @@ BATCH_BYTES: Final = 2 * 1024 * 1024
 and the JVM work best.
 """
 
-_SHORTEST_IDLE_S: Final = 0.01
 _LONGEST_IDLE_S: Final = 0.25
 
 
@@ -255,46 +253,37 @@ class BatchReader(_Reading, DataSourceReader):
         return self._read(partition)
 
 
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Reading, MirroredStream):
     """A topic as a stream.
 
     Spark calls everything but read() in one process that lives as long as the query.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._owner = fingerprint(
+        _Reading.__init__(self, options, schema)
+        owner = fingerprint(
             options.selection.identity,
             options.subscription if options.sql_filter is None else f"sql {options.subscription}",
         )
-        self._initial: dict[str, Any] | None = None
+        mirrored = options.consumer_group is not None and options.commit_offsets
+        MirroredStream.__init__(
+            self,
+            options.access,
+            owner,
+            options.consumer_group or TOOLS_GROUP,
+            options.offset_commit_interval_s if mirrored else None,
+            _LONGEST_IDLE_S,
+        )
         self._until_now = False  # trigger(availableNow=True)
-        # where that ends
-        self._target: Positions | None = None
         # where the option of an end says
         self._stop_at: Positions | None = None
-        self._ends = Ends()
-        self._looked_at = 0.0
         self._advanced_at = -math.inf
-        self._idle_s = 0.0
         self._trigger = 0
         # the trigger that read each queue last, see admit()
         self._served: dict[MessageQueue, int] = {}
-        self._missing: set[MessageQueue] = set()
         self._behind: set[MessageQueue] = set()
-        self._progress: GroupProgress | None = None
 
     # --- on the driver ----------------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where a new query begins.
-
-        Spark asks twice. The second answer must be the first, or the messages between them are
-        lost.
-        """
-        if self._initial is None:
-            self._initial = to_offset(self._first_positions(), self._owner)
-        return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._until_now = True
@@ -354,10 +343,6 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             stored_ms=times_at(admitted, self._ends, begin, times, self._look_at),
         )
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the queues' ends for the lag that Spark shows in a query's progress."""
-        return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         if finish.keys() - begin.keys():
@@ -366,13 +351,6 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 queue: spans[queue].min_offset if queue in spans else 0 for queue in finish
             } | begin
         return self._plan(begin | {queue: finish[queue] for queue in entering(end)}, finish)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self._store(from_offset(end, self._owner))
-
-    def stop(self) -> None:
-        if self._progress is not None:
-            self._progress.flush()
 
     def _first_positions(self) -> Positions:
         bound = self._options.starting or "latest"
@@ -384,7 +362,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 self._refuse_reversed(bound, queue, positions[queue], stop[queue])
         if bound == "latest":
             positions = {**positions, **self._committed(spans)}
-            self._store_now(positions)
+            self._store(positions, now=True)
         return positions
 
     def _taken_up(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
@@ -424,20 +402,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             moved[queue] = first
         return moved
 
-    def _look_at(self, offsets: Positions) -> Mapping[MessageQueue, int]:
-        return look_at(self._cluster, offsets, self._options.consumer_group or TOOLS_GROUP)
-
     def _wait_for_news(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
-        """Return what `_settled` does, after a pause.
-
-        Spark asks 75 times a second while nothing comes, so the pause grows up to _LONGEST_IDLE_S.
-        """
-        time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
+        """Return what `_settled` does, after a pause."""
+        self._pause()
         end, shorter = self._settled(begin)
-        news = end != begin and not self._holds_back(self._known(begin, end), end)
-        self._idle_s = (
-            0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
-        )
+        self._adapt_pause(news=end != begin and not self._holds_back(self._known(begin, end), end))
         return end, shorter
 
     def _known(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
@@ -585,27 +554,6 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if not shorter or time.monotonic() > deadline:
                 return end, shorter
             time.sleep(0.2)
-
-    def _store(self, positions: Positions) -> None:
-        """Mirror *positions* to the consumer group, if the query has one.
-
-        A broker takes no position of a queue that it does not have any more.
-        """
-        if self._options.consumer_group is None or not self._options.commit_offsets:
-            return
-        if self._progress is None:
-            self._progress = GroupProgress(
-                self._cluster, self._options.consumer_group, self._options.offset_commit_interval_s
-            )
-            self._progress.flush_on_sigterm()
-        self._progress.advance(
-            {queue: position for queue, position in positions.items() if queue not in self._missing}
-        )
-
-    def _store_now(self, positions: Positions) -> None:
-        self._store(positions)
-        if self._progress is not None:
-            self._progress.flush(FLUSH_S)
 
     # --- on executors -----------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from ogive.wire.codes import RequestCode
 
 pytest.importorskip("pyspark")
 
-from ogive.spark import listener_source
+from ogive.spark import group_progress, listener_source
 from ogive.spark.cluster_options import Access
 from ogive.spark.compat import ReadAllAvailable
 from ogive.spark.failures import reason
@@ -254,7 +254,7 @@ class Job:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, there: FixedCluster, *listeners: ogive.Listener
     ) -> None:
-        monkeypatch.setattr(listener_source, "cluster", lambda _: there)
+        monkeypatch.setattr(group_progress, "cluster", lambda _: there)
         monkeypatch.setattr(listener_source, "SETTLE_S", 0.0)
         self.reader = ListenerReader(
             Work(ClientConfig(), listeners, 2), Access.of(ClientConfig()), None
