@@ -125,7 +125,7 @@ class Processing:
         return self.__exit__(kind, error, trace)
 
 
-class DeliveryService:
+class IteratorService:
     """Service that hands messages to an iterator instead of a listener."""
 
     def __init__(self, group: MemberContext, listener: AnyListener, config: ConsumerConfig) -> None:

@@ -18,7 +18,7 @@ from ogive.client.consumer.delivery import ConsumeService
 from ogive.client.consumer.filter import warn_of_tags
 from ogive.client.consumer.listener_call import no_function
 from ogive.client.consumer.member import PushMember, check_one_group
-from ogive.client.consumer.message_iterator import DeliveryService, IncomingMessage
+from ogive.client.consumer.message_iterator import IncomingMessage, IteratorService
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.subscription import MemberContext, OnChange
 from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
@@ -101,7 +101,7 @@ class PushConsumer(OnlyAsyncWith):
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
         self._members: list[PushMember] = []
-        self._delivery: DeliveryService | None = None
+        self._iteration: IteratorService | None = None
         self._closing: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
 
@@ -190,8 +190,8 @@ class PushConsumer(OnlyAsyncWith):
     def _fail(self, error: BaseException) -> None:
         for member in self._members:
             member.abandon()
-        if self._delivery is not None:
-            self._delivery.fail(error)
+        if self._iteration is not None:
+            self._iteration.fail(error)
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -206,8 +206,8 @@ class PushConsumer(OnlyAsyncWith):
 
     async def __anext__(self) -> IncomingMessage:
         _ = self._owner.client
-        assert self._delivery is not None
-        return await self._delivery.next()
+        assert self._iteration is not None
+        return await self._iteration.next()
 
     async def subscribe(self, listener: AnyListener) -> None:
         """Add a listener, in a new group or in one that this consumer is in.
@@ -342,8 +342,8 @@ class PushConsumer(OnlyAsyncWith):
         self, group: MemberContext, listener: AnyListener, config: ConsumerConfig
     ) -> ConsumeService:
         if self._iterated:
-            self._delivery = DeliveryService(group, listener, config)
-            return self._delivery
+            self._iteration = IteratorService(group, listener, config)
+            return self._iteration
         if listener.config.orderly:
             return OrderlyService(group, listener)
         return ConcurrentService(group, listener, config)
