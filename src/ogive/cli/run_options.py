@@ -395,6 +395,14 @@ UP: Final = Command(
                 "figures",
             ),
             option(
+                "--drain-delay",
+                metavar="SECONDS",
+                type=float,
+                default=0.0,
+                help="after a signal to stop, answer /ready with 503 and serve on for so long, so "
+                "that a balancer sends nobody any more (default: 0)",
+            ),
+            option(
                 "--console-port",
                 type=int,
                 metavar="PORT",

@@ -21,6 +21,7 @@ from ogive.broker.server import Broker
 from ogive.cli import up_checks, up_name_servers
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
 from ogive.cli.logs import last_line, set_up_logging
+from ogive.cli.service_manager import ServiceManager
 from ogive.cli.up_name_servers import OtherNameServers
 from ogive.client.credential_files import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
@@ -127,7 +128,8 @@ async def serve(options: argparse.Namespace) -> int:
     up_checks.check_ports_are_free(options)
     up_checks.warn_of_users(options)
     up_checks.warn_of_addresses(options)
-    stop = asyncio.Event()
+    stop, draining = asyncio.Event(), asyncio.Event()
+    manager = ServiceManager()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -139,6 +141,8 @@ async def serve(options: argparse.Namespace) -> int:
     broker: Broker | None = None
     console: Console | None = None
     async with AsyncExitStack() as running:
+        # until everything else has stopped
+        running.callback(asyncio.create_task(manager.watch(), name="watchdog").cancel)
         own = (
             None
             if options.no_name_server
@@ -146,7 +150,7 @@ async def serve(options: argparse.Namespace) -> int:
         )
         if not options.no_broker:
             broker = _broker(options, own, others, access, tls)
-        pages = await _serve_pages(options, broker, running)
+        pages = await _serve_pages(options, broker, draining, running)
         if broker is not None:
             await broker.start()
             running.push_async_callback(broker.stop)
@@ -169,7 +173,16 @@ async def serve(options: argparse.Namespace) -> int:
         gc.freeze()
         # long-lived tables rarely change, and messages are freed by reference count
         gc.set_threshold(50_000, 20, 100)
-        await _until_stopped(stop, loop.create_future() if broker is None else broker.failed)
+        manager.notify("READY=1")
+        failed = loop.create_future() if broker is None else broker.failed
+        await _until_stopped(stop, failed)
+        manager.notify("STOPPING=1")
+        draining.set()
+        if options.drain_delay and not failed.done():
+            log.warning("stops in %g s; a second signal stops it at once", options.drain_delay)
+            stop.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_until_stopped(stop, failed), options.drain_delay)
     if broker is None or not (broker.failed.done() or broker.unsaved):
         return 0
     if broker.failed.done():
@@ -252,20 +265,22 @@ def _say_where(options: argparse.Namespace) -> None:
 
 
 async def _serve_pages(
-    options: argparse.Namespace, broker: Broker | None, running: AsyncExitStack
+    options: argparse.Namespace,
+    broker: Broker | None,
+    draining: asyncio.Event,
+    running: AsyncExitStack,
 ) -> PageServer | None:
     if options.metrics_port is None:
         return None
-    pages: dict[str, Make] = {
-        "/health": lambda: Page(200, "ok\n"),
-        "/ready": lambda: Page(200, "ready\n"),
-    }
+
+    def ready() -> Page:
+        if draining.is_set():
+            return Page(503, "not ready: stopping\n")
+        return Page(200, "ready\n") if broker is None else broker.ready_page()
+
+    pages: dict[str, Make] = {"/health": lambda: Page(200, "ok\n"), "/ready": ready}
     if broker is not None:
-        pages = {
-            "/metrics": broker.metrics_page,
-            "/health": broker.health_page,
-            "/ready": broker.ready_page,
-        }
+        pages |= {"/metrics": broker.metrics_page, "/health": broker.health_page}
     server = PageServer(pages, host=options.metrics_host, port=options.metrics_port)
     await server.start()
     running.push_async_callback(server.stop)
@@ -296,9 +311,12 @@ def _start_console(config: "ConsoleConfig", name_server: NameServer) -> "Console
 
 
 async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError]") -> None:
-    waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), failed]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    waiting[0].cancel()
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        waiting: list[asyncio.Future[Any]] = [stopped, failed]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
 
 
 def open_access(options: argparse.Namespace) -> AccessTable:

@@ -32,6 +32,7 @@ _ABOUT: Final = (
     ("tls_client_auth", "tls_client_ca", "--tls-client-ca"),
     ("metrics_host", "metrics_port", "--metrics-port"),
     ("insecure_metrics", "metrics_port", "--metrics-port"),
+    ("drain_delay", "metrics_port", "--metrics-port"),
     ("console_host", "console_port", "--console-port"),
     ("console_name", "console_port", "--console-port"),
     ("console_credentials", "console_port", "--console-port"),
@@ -241,6 +242,7 @@ _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
         f"must be between 0 and {_MOST_US:g} microseconds",
     ),
     ("duplicate_window", lambda value: value >= 0, "must be 0 seconds or more"),
+    ("drain_delay", lambda value: 0 <= value <= 3600, "must be between 0 and 3600 seconds"),
 )
 """The numbers that each option takes, and how its error says so."""
 

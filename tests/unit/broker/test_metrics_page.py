@@ -96,6 +96,7 @@ async def test_what_came_in_went_out_and_lies_behind(server: Broker, client: Raw
     assert value(text, "rocketmq_storage_size_bytes") > 0
     assert value(text, "rocketmq_broker_permission") == 6
     assert value(text, "ogive_connections") == 1
+    assert value(text, "ogive_clock_seconds") > 1_700_000_000
 
 
 APACHES = """
