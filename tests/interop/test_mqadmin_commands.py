@@ -173,10 +173,11 @@ ROWS = (
         "set consume mode to .* success",
         r"consume mode\[PULL\]",
     ),
-    refuse(
+    should(
         "setConsumeMode",
         "-c DefaultCluster -t T -g G2 -m POP -q 4",
-        "CODE: 29  DESC: mode 'POP': groups pull on this broker",
+        "set consume mode to .* success",
+        r"consume mode\[POP\]",
     ),
     must(
         "deleteSubGroup",

@@ -2,7 +2,7 @@
 
 Changes, see access/audit.py, are those requests that administrate.
 
-Left out: 306 and 401, which change nothing here, and what consumers do all day: commits (15),
+Left out: 306, which changes nothing here, and what consumers do all day: commits (15),
 locks, and messages that are sent back.
 """
 
@@ -15,12 +15,13 @@ from ogive.access.user_table import user_of
 from ogive.broker.config import CHANGEABLE, setting_text
 from ogive.broker.handlers import admin, ask_clients, clients, groups, topics, users
 from ogive.broker.large_replies import InPieces
-from ogive.broker.pop import acknowledge, pop
+from ogive.broker.pop import acknowledge, notify, pop
 from ogive.broker.pulls import lookup, pull
 from ogive.broker.sends import commit, reply_messages, send_back, transaction
 from ogive.broker.services import Context
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.acls import USER_SUBJECT
+from ogive.wire.bodies.clients import RequestMode
 from ogive.wire.bodies.configs import (
     SubscriptionGroupConfig,
     TopicConfig,
@@ -47,6 +48,7 @@ from ogive.wire.headers.admin import (
     DeleteUserRequest,
     GetAclRequest,
     GetAllGroupsRequest,
+    GetAllMessageRequestModeRequest,
     GetAllProducerInfoRequest,
     GetAllTopicConfigRequest,
     GetBrokerConfigRequest,
@@ -86,6 +88,7 @@ from ogive.wire.headers.clients import (
 )
 from ogive.wire.headers.codec import Header
 from ogive.wire.headers.name_server import GetBrokerSystemTopicListRequest
+from ogive.wire.headers.pop import PeekMessageRequest, PollingInfoRequest
 from ogive.wire.headers.pull import (
     CloneGroupOffsetRequest,
     GetEarliestStoreTimeRequest,
@@ -117,6 +120,11 @@ def _groups_of(command: RemotingCommand) -> About:
     return {"group": tuple(config.name for config in group_configs_loads(command.body))}
 
 
+def _mode_of(command: RemotingCommand) -> About:
+    mode = RequestMode.decode(command.body)
+    return {"group": (mode.group,), "topic": (mode.topic,)}
+
+
 def _nothing(command: RemotingCommand) -> About:
     return {}
 
@@ -145,6 +153,12 @@ def _groups(ctx: Context, about: About) -> State:
 def _readable(ctx: Context, about: About) -> State:
     (group,), (topic,) = about.get("group", ("",)), about.get("topic", ("",))
     return {"readable": ctx.groups.may_read(group, topic)}
+
+
+def _mode(ctx: Context, about: About) -> State:
+    (group,), (topic,) = about.get("group", ("",)), about.get("topic", ("",))
+    mode = ctx.modes.get(topic, group)
+    return {} if mode is None else {"mode": mode.mode, "shared queues": mode.share_queues}
 
 
 def _settings(names: Iterable[str], get: Callable[[str], Any]) -> State:
@@ -208,6 +222,7 @@ CHANGES: Final[dict[int, Change[Context]]] = {
     C.INVOKE_BROKER_TO_RESET_OFFSET: Change(
         "reset the offsets of", named(group="group", topic="topic"), _offsets
     ),
+    C.SET_MESSAGE_REQUEST_MODE: Change("set the way of consuming of", _mode_of, _mode),
     C.CLONE_GROUP_OFFSET: Change(
         "copy the offsets of",
         named(**{"group": "srcGroup", "to group": "destGroup", "topic": "topic"}),
@@ -272,6 +287,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.ACK_MESSAGE: Direct(acknowledge.acknowledge),
     RequestCode.BATCH_ACK_MESSAGE: Direct(acknowledge.acknowledge_batch),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Direct(acknowledge.change),
+    RequestCode.NOTIFICATION: Direct(notify.notify),
     RequestCode.HEART_BEAT: Direct(clients.heartbeat),
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
     RequestCode.END_TRANSACTION: Direct(transaction.end),
@@ -338,7 +354,10 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(QueryConsumeTimeSpanRequest, admin.consume_time_spans, listing=True),
         Route(QueryConsumeQueueRequest, lookup.show, listing=True),
         Route(QueryAssignmentRequest, clients.query),
+        Route(PeekMessageRequest, notify.peek),
+        Route(PollingInfoRequest, notify.polling_info),
         Route(SetMessageRequestModeRequest, clients.set_mode),
+        Route(GetAllMessageRequestModeRequest, clients.show_modes, listing=True),
     ),
 }
 
@@ -428,7 +447,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.UPDATE_AND_CREATE_STATIC_TOPIC,
         C.GET_ALL_CONSUMER_OFFSET,
         C.GET_ALL_DELAY_OFFSET,
-        C.GET_ALL_MESSAGE_REQUEST_MODE,
         C.GET_TIMER_CHECK_POINT,
     ),
     **_reasons(
@@ -453,12 +471,6 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.GET_LITE_CLIENT_INFO,
         C.GET_LITE_GROUP_INFO,
         C.TRIGGER_LITE_DISPATCH,
-    ),
-    **_reasons(
-        "pop consumption is not supported",
-        C.PEEK_MESSAGE,
-        C.NOTIFICATION,
-        C.POLLING_INFO,
     ),
     **_reasons(
         "leases are never in RocksDB here, so there is nothing to bring back",

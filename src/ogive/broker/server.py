@@ -13,8 +13,9 @@ from ogive.broker.deferred.delay_levels import Schedule
 from ogive.broker.deferred.timers import Timers
 from ogive.broker.dispatch import dispatch, on_frames
 from ogive.broker.handlers.clients import notify_members
-from ogive.broker.maintenance import Scrubbing
+from ogive.broker.maintenance import Scrubbing, machine_time_s
 from ogive.broker.metrics_page import metrics
+from ogive.broker.pop.order import Unlocks
 from ogive.broker.pop.revive import Reviver
 from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.long_polling import PullHolds
@@ -84,6 +85,7 @@ class Broker:
         self._ctx: Context | None = None
         self._schedule: Schedule | None = None
         self._reviver: Reviver | None = None
+        self._unlocks: Unlocks | None = None
         self._saves: list[_Job] = []
         self._jobs: list[asyncio.Task[None]] = []
         self._to_notify: set[str] = set()
@@ -149,12 +151,17 @@ class Broker:
 
     def _start_store(self, ctx: Context, schedule: Schedule) -> None:
         """Let messages be stored, and deliver those that waited."""
-        ctx.store.on_arrival = partial(_arrived, ctx.holds, ctx.pop_holds, schedule, ctx.timers)
+        ctx.store.on_arrival = partial(
+            _arrived, ctx.holds, (ctx.pop_holds, ctx.notify_holds), schedule, ctx.timers
+        )
         ctx.store.on_failure = self._fail
         ctx.store.start(ctx.turn.call_from_thread, writer=self._machine.writer)
         ctx.store.journal.start(ctx.turn.add)
         self._reviver = Reviver(ctx)
         self._reviver.start()
+        self._unlocks = Unlocks(ctx.leases.orders, machine_time_s, partial(_unlocked, ctx))
+        self._unlocks.begin(timed=ctx.config.pop.notify_unlocks)
+        ctx.leases.on_order = self._unlocks.watch
         schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted, ctx.store_host)
@@ -221,12 +228,15 @@ class Broker:
         await ctx.registration.stop()
         ctx.holds.close()
         ctx.pop_holds.close()
+        ctx.notify_holds.close()
         await self._server.stop(self.config.stop_grace_s)
         self._ctx = None
         if self._schedule is not None:
             await self._schedule.stop()
         if self._reviver is not None:
             self._reviver.stop()
+        if self._unlocks is not None:
+            self._unlocks.close()
         await ctx.timers.stop()
         await cancel_all(self._jobs)
         await ctx.slow_readers.close()
@@ -308,9 +318,11 @@ def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
     timers = ProgressSaver(
         "the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced
     )
+    orders = ProgressSaver("orderly batches", ctx.leases.orders, opened.orders_file, ctx.synced)
     ctx.save_offsets = partial(_save_offsets, ctx, offsets)
     return [
         _Job(config.offsets_persist_s, ctx.save_offsets, "save consumer offsets"),
+        _Job(config.offsets_persist_s, orders.save, "save orderly batches"),
         _Job(config.delay_persist_s, delays.save, "save delay offsets"),
         _Job(config.delay_persist_s, timers.save, "save the progress of timer messages"),
     ]
@@ -346,15 +358,22 @@ def _jobs(ctx: Context) -> list[_Job]:
 
 def _arrived(
     holds: PullHolds,
-    pop_holds: PopHolds,
+    pop_holds: Iterable[PopHolds],
     schedule: Schedule,
     timers: Timers,
     ends: dict[QueueKey, int],
 ) -> None:
     holds.arrived(ends)
-    pop_holds.arrived(ends)
+    for each in pop_holds:
+        each.arrived(ends)
     schedule.arrived(ends)
     timers.arrived(ends)
+
+
+def _unlocked(ctx: Context, group: str, topic: str, queue_id: int) -> None:
+    """A queue that is popped in order is free again."""
+    ctx.pop_holds.wake_queue(group, topic, queue_id)
+    ctx.notify_holds.wake_queue(group, topic, queue_id)
 
 
 async def _save_offsets(ctx: Context, saver: ProgressSaver) -> None:
@@ -377,6 +396,7 @@ async def _look_after(ctx: Context) -> None:
         )
         connection.close()
     ctx.offsets.resets.forget_old()
+    ctx.leases.forget_old_orders()
     ctx.locks.expire()
     ctx.locks.save_soon()
     ctx.topics.save_again()
@@ -386,6 +406,7 @@ async def _look_after(ctx: Context) -> None:
 def _connection_closed(ctx: Context, connection: Connection) -> None:
     ctx.holds.drop(connection)
     ctx.pop_holds.drop(connection)
+    ctx.notify_holds.drop(connection)
     ctx.clients.drop(connection)
     ctx.filter_quota.drop(connection)
     ctx.born_hosts.pop(connection, None)

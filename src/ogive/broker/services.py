@@ -13,6 +13,7 @@ from ogive.broker.large_replies import LargeReplies
 from ogive.broker.maintenance import Retention
 from ogive.broker.off_loop_reads import ColdReads
 from ogive.broker.pop.leases import LeaseBook
+from ogive.broker.pop.modes import RequestModes
 from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.quota import FilterQuota, ReplyQuota, RequestQuota, size_of
@@ -79,6 +80,8 @@ class Context:
     leases: LeaseBook
     """Messages that were given out by POP."""
     pop_holds: PopHolds
+    notify_holds: PopHolds
+    modes: RequestModes
     registration: Registration
     transactions: Transactions
     timers: Timers

@@ -22,6 +22,7 @@ from ogive.broker.large_replies import LargeReplies
 from ogive.broker.maintenance import Retention, disk_used, machine_time_s
 from ogive.broker.off_loop_reads import ColdReads
 from ogive.broker.pop.leases import LeaseBook
+from ogive.broker.pop.modes import RequestModes
 from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
@@ -79,6 +80,8 @@ class Opened:
     offsets: OffsetTable
     offsets_file: JsonTable
     leases: LeaseBook
+    orders_file: JsonTable
+    modes: RequestModes
     delays_file: JsonTable
     delays: dict[str, Any]
     transactions: Transactions
@@ -150,9 +153,12 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         saved_offsets = offsets_file.load()
         offsets.load(saved_offsets or {})
         leases = _leases(fs, config, store, offsets, saved_offsets)
+        orders_file = loud(JsonTable(fs, folder / "consumerOrderInfo.json"))
+        leases.orders.load(orders_file.load() or {})
         if saved_offsets is not None and "popped" not in saved_offsets:
             # from here on, the journal's positions are newer than the file
             offsets_file.save(offsets.snapshot()())
+        modes = RequestModes(loud(JsonTable(fs, folder / "messageRequestMode.json")))
         delays_file = loud(JsonTable(fs, folder / "delayOffset.json"))
         delays = delays_file.load() or {}
         _cut_progress(store, topics, offsets, offsets_file, delays, delays_file)
@@ -185,6 +191,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         offsets=offsets,
         offsets_file=offsets_file,
         leases=leases,
+        orders_file=orders_file,
+        modes=modes,
         delays_file=delays_file,
         delays=delays,
         transactions=transactions,
@@ -213,6 +221,7 @@ def _leases(
         clock_s=machine_time_s,
         now_ms=now_ms,
         max_leases=config.pop.max_leases,
+        revive_queues=config.pop.revive_queues,
     )
     number = 0 if saved is None else saved.get("popped")
     leases.recover(
@@ -310,12 +319,9 @@ async def build_context(
         holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
         slow_readers=slow_readers,
         leases=opened.leases,
-        pop_holds=PopHolds(
-            config.pop.max_waiting_per_key,
-            config.pop.max_waiting_keys,
-            config.pop.max_waiting,
-            config.max_held_pulls_per_connection,
-        ),
+        modes=opened.modes,
+        pop_holds=_pop_holds(config),
+        notify_holds=_pop_holds(config, newest=True),
         registration=Registration(
             opened.topics,
             name_servers=config.name_servers,
@@ -376,6 +382,16 @@ def _retention(config: BrokerConfig, opened: Opened, cold_reads: ColdReads) -> R
     )
     retention.load(opened.ages)
     return retention
+
+
+def _pop_holds(config: BrokerConfig, *, newest: bool = False) -> PopHolds:
+    return PopHolds(
+        config.pop.max_waiting_per_key,
+        config.pop.max_waiting_keys,
+        config.pop.max_waiting,
+        config.max_held_pulls_per_connection,
+        newest=newest,
+    )
 
 
 def _duplicates(ctx: Context) -> Duplicates | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from ogive.broker.pop.config import PopConfig
 from ogive.errors import InvalidOption
 from ogive.text import is_line
 from ogive.wire.java_properties import parse_properties
@@ -290,6 +291,23 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 }
 """The same for settings without an option: -> name in BrokerConfig."""
 
+_POP: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "enableNotifyAfterPopOrderLockRelease": ("notify_unlocks", _switch),
+    "enablePopMessageThreshold": ("limit_out", _switch),
+    "enableRetryTopicV2": ("retry_v2", _switch),
+    "initPopOffsetByCheckMsgInMem": ("look_in_memory", _switch),
+    "maxPopLeases": ("max_leases", _count),
+    "maxPopPollingSize": ("max_waiting", _count),
+    "popFromRetryProbability": ("retry_share", _whole),
+    "popInflightMessageThreshold": ("max_out", _count),
+    "popPollingMapSize": ("max_waiting_keys", _count),
+    "popPollingSize": ("max_waiting_per_key", _count),
+    "popResponseReturnActualRetryTopic": ("actual_retry_topic", _switch),
+    "retrieveMessageFromPopRetryTopicV1": ("read_retry_v1", _switch),
+    "reviveQueueNum": ("revive_queues", _count),
+}
+"""The same: -> name in PopConfig."""
+
 _ONLY: Final[Mapping[str, Callable[[str], None]]] = {
     "aclEnable": _no_old_rules,
     "brokerId": _master_id,
@@ -311,12 +329,13 @@ _SECRET: Final = {
     "innerClientAuthenticationCredentials": '{"accessKey":"NAME","secretKey":"SECRET"}',
 }
 """Keys whose values are not shown, with their form."""
-_KNOWN: Final = (*_KEYS, *_SETTINGS, *_ONLY, *_PLACES, "authorizationEnabled")
+_KNOWN: Final = (*_KEYS, *_SETTINGS, *_POP, *_ONLY, *_PLACES, "authorizationEnabled")
 
 
 def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     settings: dict[str, Any] = {}
+    popping: dict[str, Any] = {}
     for name, text in found.items():
         try:
             if name in _KEYS:
@@ -326,6 +345,11 @@ def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) ->
             elif name in _SETTINGS:
                 field, parse = _SETTINGS[name]
                 settings[field] = parse(text.strip())
+            elif name in _POP:
+                field, parse = _POP[name]
+                popping[field] = parse(text.strip())
+                # refuses what is out of its range, with the name of the key
+                settings["pop"] = PopConfig(**popping)
             elif name in _ONLY:
                 _ONLY[name](text.strip())
         except (ValueError, KeyError, TypeError, InvalidOption) as exc:

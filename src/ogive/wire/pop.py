@@ -5,7 +5,7 @@ Source: ExtraInfoUtil.java, KeyBuilder.java, BatchAck.java, BatchAckMessageReque
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
@@ -102,6 +102,25 @@ def msg_offset_info(queues: Iterable[QueueOffsets]) -> str:
     return ";".join(
         [f"{one.flag} {one.queue_id} {','.join(map(str, one.offsets))}" for one in queues]
     )
+
+
+def order_count_info(
+    queues: Iterable[QueueOffsets], counts_of: Callable[[int], Mapping[int, int]]
+) -> str:
+    """Return the text of orderCountInfo: how often messages were delivered before, and for older
+    clients the least count of each queue. *counts_of* has the counts above 0 of a queue's messages.
+    """
+    entries = []
+    for one in queues:
+        counts = counts_of(one.queue_id)
+        entries += [
+            f"{one.flag} qo{one.queue_id}%{offset} {counts[offset]}"
+            for offset in one.offsets
+            if offset in counts
+        ]
+        least = min([counts.get(offset, 0) for offset in one.offsets], default=0)
+        entries.append(f"{one.flag} {one.queue_id} {least}")
+    return ";".join(entries)
 
 
 def read_offset_infos(starts: str, offsets: str) -> list[QueueOffsets]:

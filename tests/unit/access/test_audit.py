@@ -149,10 +149,7 @@ WORK = {
         RequestCode.QUERY_DATA_VERSION,
         RequestCode.BROKER_HEARTBEAT,
     },
-    "nothing changes": {
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
-    },
+    "nothing changes": {RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE},
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import BrokerConfig, runtime_info
+from ogive.broker.pop.config import PopConfig
 from ogive.cli import config_file
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
@@ -543,3 +544,22 @@ def test_text_with_control_characters_is_refused(tmp_path: Path) -> None:
     for text in ("a\\u0000b", "a\\nb"):
         with pytest.raises(InvalidOption, match=r"data: 'a.*b' holds a control character"):
             read(tmp_path / "ogive.toml", f'data = "{text}"')
+
+
+def test_settings_of_pop_have_apaches_names(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        "enableRetryTopicV2=true\npopFromRetryProbability=5\npopPollingSize=7\nreviveQueueNum=4\n"
+        "reviveInterval=1000\n"
+    )
+    parser = build_parser()
+    options = parser.parse_args(["up"])
+    found = config_file.read(str(path), options.command_parser)
+    assert found["broker_settings"] == {
+        "pop": PopConfig(retry_v2=True, retry_share=5, max_waiting_per_key=7, revive_queues=4)
+    }
+    (note,) = found["config_notes"]
+    assert "reviveInterval" in note
+    path.write_text("popFromRetryProbability=101\n")
+    with pytest.raises(InvalidOption, match="popFromRetryProbability cannot be '101'"):
+        config_file.read(str(path), options.command_parser)

@@ -25,7 +25,7 @@ Differs from Java
   which character it goes wrong.
 
 Which member consumes which queues, for clients that leave that to the broker: QUERY_ASSIGNMENT
-(400), SET_MESSAGE_REQUEST_MODE (401).
+(400), SET_MESSAGE_REQUEST_MODE (401), GET_ALL_MESSAGE_REQUEST_MODE (402).
 
 Source: QueryAssignmentProcessor.java, 5.5.
 
@@ -33,10 +33,11 @@ Behaviour
 - 400 divides the topic's queues, on all brokers that the name server knows of, among the group's
   members; a broadcasting member gets all. A client that is no member, and a topic without queues,
   get none.
-- 401 accepts that a group pulls.
+- A group that pops, as 401 says of a topic, gets all queues of each broker for each member, or its
+  own share and those of the next members.
 
 Differs from Java
-- Members pull, always: a group is not switched to popping.
+- What 401 sets is on stable storage before the answer leaves, and goes with its topic or group.
 - A broker without a name server divides its own queues. Strategies are AVG and AVG_BY_CIRCLE.
 
 LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): orderly consumers take and give back queues.
@@ -60,6 +61,7 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.filters import wanted_by
+from ogive.broker.pop.modes import POP, PULL
 from ogive.broker.replies import Rejected, reply, success
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client, check_client_id, check_subscription
@@ -74,15 +76,19 @@ from ogive.wire.bodies.clients import (
     LockBatchBody,
     RequestMode,
     SubscriptionData,
+    assignments_dumps,
     consumer_ids_dumps,
     locked_queues_dumps,
-    pull_assignments_dumps,
 )
 from ogive.wire.bodies.configs import TopicConfig
-from ogive.wire.bodies.json_fields import PERM_READ, loads_object
+from ogive.wire.bodies.json_fields import PERM_READ, dumps, loads_object
 from ogive.wire.bodies.routes import QueueData
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers.admin import QueryAssignmentRequest, SetMessageRequestModeRequest
+from ogive.wire.headers.admin import (
+    GetAllMessageRequestModeRequest,
+    QueryAssignmentRequest,
+    SetMessageRequestModeRequest,
+)
 from ogive.wire.headers.clients import (
     CheckClientConfigRequest,
     GetConsumerListRequest,
@@ -125,14 +131,35 @@ async def query(
         )
     queues = await _queues(ctx, asked.topic)
     if asked.message_model == "BROADCASTING":
-        return success(body=pull_assignments_dumps(queues))
+        return success(body=assignments_dumps(queues))
     group = ctx.clients.consumer_group(asked.group)
     members = group.client_ids if group is not None else []
     if asked.client_id not in members:
-        return success(body=pull_assignments_dumps(()))
-    return success(
-        body=pull_assignments_dumps(share(queues, len(members), members.index(asked.client_id)))
-    )
+        return success(body=assignments_dumps(()))
+    place, mode = members.index(asked.client_id), ctx.modes.get(asked.topic, asked.group)
+    if mode is None or mode.mode != POP or asked.topic.startswith(RETRY_PREFIX):
+        return success(body=assignments_dumps(share(queues, len(members), place)))
+    popped = to_pop(queues, len(members), place, mode.share_queues, share)
+    return success(body=assignments_dumps(popped, POP))
+
+
+def to_pop(
+    queues: Sequence[MessageQueue], members: int, place: int, others: int, share: Share
+) -> list[MessageQueue]:
+    """Return the queues of the member at *place* of a group that pops.
+
+    They are its own and those of the next *others* members; with 0, or all of them, every queue of
+    each broker, which is one entry with queue id -1.
+    """
+    if others <= 0 or others >= members - 1:
+        brokers = dict.fromkeys((queue.topic, queue.broker_name) for queue in queues)
+        return [MessageQueue(*broker, -1) for broker in brokers]
+    if members > len(queues):
+        return [queues[place % len(queues)]] if queues else []
+    found: dict[MessageQueue, None] = {}
+    for at in range(place, place + others + 1):
+        found |= dict.fromkeys(share(queues, members, at % members))
+    return list(found)
 
 
 async def _queues(ctx: Context, topic: str) -> list[MessageQueue]:
@@ -162,7 +189,7 @@ def _own(ctx: Context, config: TopicConfig) -> QueueData:
     )
 
 
-def set_mode(
+async def set_mode(
     ctx: Context, connection: Connection, header: SetMessageRequestModeRequest, body: bytes
 ) -> RemotingCommand:
     asked = RequestMode.decode(body)
@@ -174,12 +201,19 @@ def set_mode(
         raise Rejected(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {asked.group[:256]} not exist!"
         )
-    if asked.mode != "PULL":
+    if asked.mode not in (PULL, POP):
         raise Rejected(
-            ResponseCode.INVALID_PARAMETER,
-            f"mode {asked.mode[:40]!r}: groups pull on this broker, popping is not supported",
+            ResponseCode.INVALID_PARAMETER, f"mode {asked.mode[:40]!r}: must be PULL or POP"
         )
+    ctx.modes.set(asked)
+    await ctx.modes.saved()
     return success()
+
+
+def show_modes(
+    ctx: Context, connection: Connection, header: GetAllMessageRequestModeRequest, body: bytes
+) -> RemotingCommand:
+    return success(body=dumps(ctx.modes.to_json()))
 
 
 async def lock(

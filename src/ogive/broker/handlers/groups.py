@@ -133,7 +133,9 @@ async def delete(
 ) -> RemotingCommand:
     ctx.groups.delete(header.group_name)
     await ctx.groups.saved()
-    ctx.leases.forget(lambda key: key.group == header.group_name)
+    ctx.leases.forget(lambda group, _topic: group == header.group_name)
+    ctx.modes.forget(lambda _topic, group: group == header.group_name)
+    await ctx.modes.saved()
     if header.clean_offset or header.remove_offset:
         # many may have waited for the same save
         await ctx.slices.mine()

@@ -127,6 +127,8 @@ async def delete(
             else:
                 # a deletion before this one may not have been able to
                 await ctx.save_offsets()
+        ctx.modes.forget(lambda topic, _group: topic == header.topic)
+        await ctx.modes.saved()
     return success()
 
 
@@ -158,8 +160,9 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
     for topic, queue_ids in queues.items():
         # each looks at all queues
         await ctx.slices.mine()
-        ctx.leases.forget(lambda key, topic=topic: key.topic == topic)  # type: ignore[misc]
+        ctx.leases.forget(lambda _group, of, topic=topic: of == topic)  # type: ignore[misc]
         ctx.pop_holds.answer_all(topic)
+        ctx.notify_holds.answer_all(topic)
         ctx.store.topics.delete(topic)
         ctx.traffic.forget_topic(topic)
         ctx.timers.by_topic.forget(topic)

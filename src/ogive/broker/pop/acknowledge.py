@@ -16,6 +16,7 @@ one: the message was acknowledged, or another consumer has it.
 from functools import partial
 
 from ogive.broker.pop.leases import Lease, LeaseKey
+from ogive.broker.pop.order import Batch
 from ogive.broker.pop.pop import check_time
 from ogive.broker.replies import Rejected, refuse, reply, reply_success, success
 from ogive.broker.services import Context
@@ -29,7 +30,7 @@ from ogive.wire.headers.pop import (
     ChangeInvisibleTimeRequest,
     ChangeInvisibleTimeResponse,
 )
-from ogive.wire.pop import BatchAck, BatchAckBody, Handle, retry_flag
+from ogive.wire.pop import ORDERLY_QUEUE, BatchAck, BatchAckBody, Handle, retry_flag
 
 MAX_BODY_BYTES = 1024 * 1024
 
@@ -37,10 +38,20 @@ MAX_BODY_BYTES = 1024 * 1024
 def acknowledge(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """Serve ACK_MESSAGE. Raises OgiveError."""
     header = decode_header(AckMessageRequest, command.ext_fields)
-    lease = _find(ctx, header, Handle.read(header.extra_info))
+    handle, end = Handle.read(header.extra_info), partial(_answer, connection, command)
+    if handle.revive_queue == ORDERLY_QUEUE:
+        batch = _ordered(ctx, header, handle)
+        ctx.leases.acknowledge_ordered(
+            _place(header),
+            handle.pop_time_ms,
+            0 if batch is None else batch.bit(header.offset),
+            end,
+        )
+        return
+    lease = _find(ctx, header, handle)
     pairs = [] if lease is None else [(lease, lease.bits((header.offset,)))]
     ctx.pop_figures.acknowledged += len(pairs)
-    ctx.leases.acknowledge(pairs, partial(_answer, connection, command))
+    ctx.leases.acknowledge(pairs, end)
 
 
 def acknowledge_batch(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
@@ -53,7 +64,14 @@ def acknowledge_batch(ctx: Context, connection: Connection, command: RemotingCom
     body = BatchAckBody.decode(command.body) if command.body else BatchAckBody()
     if not body.acks:
         raise Rejected(ResponseCode.NO_MESSAGE, "the request acknowledges nothing")
-    pairs = [pair for ack in body.acks if (pair := _found(ctx, ack)) is not None]
+    ordered = [ack for ack in body.acks if ack.revive_queue == ORDERLY_QUEUE]
+    for ack in ordered:
+        _acknowledge_ordered(ctx, ack)
+    pairs = [
+        pair
+        for ack in body.acks
+        if ack.revive_queue != ORDERLY_QUEUE and (pair := _found(ctx, ack)) is not None
+    ]
     ctx.pop_figures.acknowledged += sum([bits.bit_count() for _, bits in pairs])
     ctx.leases.acknowledge(pairs, partial(_answer, connection, command))
 
@@ -68,11 +86,33 @@ def _found(ctx: Context, ack: BatchAck) -> tuple[Lease, int] | None:
     return lease, lease.bits(wanted)
 
 
+def _acknowledge_ordered(ctx: Context, ack: BatchAck) -> None:
+    """Acknowledge messages of the batch of a queue. Raises StoreError.
+
+    The answer leaves after the lines of the journal that follow it.
+    """
+    place = (ack.group, ack.read_topic, ack.queue_id)
+    batch = ctx.leases.orders.get(place)
+    if batch is not None and batch.pop_time_ms == ack.pop_time_ms:
+        bits = sum(
+            [
+                1 << at
+                for at, offset in enumerate(batch.offsets)
+                if offset >= ack.start and ack.bits >> (offset - ack.start) & 1
+            ]
+        )
+        ctx.leases.acknowledge_ordered(place, ack.pop_time_ms, bits, lambda error: None)
+
+
 def change(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """Serve CHANGE_MESSAGE_INVISIBLETIME. Raises OgiveError."""
     header = decode_header(ChangeInvisibleTimeRequest, command.ext_fields)
     check_time("invisibleTime", header.invisible_time_ms)
-    lease = _find(ctx, header, Handle.read(header.extra_info))
+    handle = Handle.read(header.extra_info)
+    if handle.revive_queue == ORDERLY_QUEUE:
+        _change_ordered(ctx, connection, command, header, handle)
+        return
+    lease = _find(ctx, header, handle)
     if lease is None:
         raise Rejected(
             ResponseCode.NO_MESSAGE,
@@ -95,16 +135,72 @@ def change(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     )
 
 
+def _change_ordered(
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    header: ChangeInvisibleTimeRequest,
+    handle: Handle,
+) -> None:
+    """Serve the request for a message of an ordered batch. Raises OgiveError."""
+
+    def done(error: OgiveError | None) -> None:
+        if error is not None:
+            refuse(connection, command, error)
+            return
+        answer = ChangeInvisibleTimeResponse(
+            pop_time_ms=handle.pop_time_ms,
+            invisible_time_ms=visible_ms - handle.pop_time_ms,
+            revive_queue_id=ORDERLY_QUEUE,
+        )
+        reply(connection, command, success(answer))
+
+    batch = _ordered(ctx, header, handle)
+    if batch is None or batch.acked & batch.bit(header.offset):
+        # it is done, or another batch is out: nothing changes, and the answer looks the same
+        visible_ms = ctx.now_ms() + header.invisible_time_ms
+        done(None)
+    else:
+        visible_ms = ctx.leases.change_ordered(
+            _place(header), header.offset, header.invisible_time_ms, done
+        )
+
+
+def _ordered(
+    ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest, handle: Handle
+) -> Batch | None:
+    """Return the batch that a handle names, or None if that is not out any more.
+
+    Raises Rejected for a message that was not in it.
+    """
+    topic = _checked_topic(ctx, header)
+    batch = ctx.leases.orders.get((header.consumer_group, topic.name, header.queue_id))
+    committed = ctx.offsets.get(header.consumer_group, topic.name, header.queue_id)
+    if (
+        batch is None
+        or batch.pop_time_ms != handle.pop_time_ms
+        or handle.broker != ctx.config.name
+        or (handle.queue_id, handle.offset) != (header.queue_id, header.offset)
+        or (committed is not None and header.offset < committed)
+    ):
+        return None
+    if not batch.bit(header.offset):
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"offset {header.offset} is not in the batch of queue {header.queue_id} that is out",
+        )
+    return batch
+
+
+def _place(header: AckMessageRequest | ChangeInvisibleTimeRequest) -> tuple[str, str, int]:
+    return header.consumer_group, header.topic, header.queue_id
+
+
 def _find(
     ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest, handle: Handle
 ) -> Lease | None:
     """Return the lease of a message that is still out. Raises Rejected."""
-    topic = ctx.topics.get(header.topic)
-    if topic is None:
-        raise Rejected(
-            ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first"
-        )
-    _check_place(ctx, topic, header.queue_id, header.offset)
+    topic = _checked_topic(ctx, header)
     key = LeaseKey(
         header.consumer_group, topic.name, header.queue_id, handle.start, handle.pop_time_ms
     )
@@ -119,6 +215,19 @@ def _find(
     ):
         return None
     return lease
+
+
+def _checked_topic(
+    ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest
+) -> TopicConfig:
+    """Return the topic that a message was read from. Raises Rejected."""
+    topic = ctx.topics.get(header.topic)
+    if topic is None:
+        raise Rejected(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first"
+        )
+    _check_place(ctx, topic, header.queue_id, header.offset)
+    return topic
 
 
 def _check_place(ctx: Context, topic: TopicConfig, queue_id: int, offset: int) -> None:

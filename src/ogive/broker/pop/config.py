@@ -28,6 +28,10 @@ class PopConfig:
     max_out: int = 10_000  # popInflightMessageThreshold
     retry_share: int = 20
     """popFromRetryProbability; percentage of requests that read the retry topic first."""
+    notify_unlocks: bool = True
+    """enableNotifyAfterPopOrderLockRelease; wake requests when an orderly batch's time is over."""
+    revive_queues: int = 8
+    """reviveQueueNum; handles name so many queues of the revive topic of Apache's broker."""
     look_in_memory: bool = True
     """initPopOffsetByCheckMsgInMem; a new group that asks for the end begins at 0 while message 0
     is in memory.
@@ -36,6 +40,8 @@ class PopConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.retry_share <= 100:
             raise InvalidOption(f"retry_share={self.retry_share}: must be between 0 and 100")
+        if not 0 < self.revive_queues <= 128:
+            raise InvalidOption(f"revive_queues={self.revive_queues}: must be between 1 and 128")
         for entry in fields(self):
             value = getattr(self, entry.name)
             if entry.name.startswith("max_") and value <= 0:

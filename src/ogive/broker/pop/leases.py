@@ -18,9 +18,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
+from ogive.broker.pop.order import Batch, OrderBook
 from ogive.broker.state.offset_table import OffsetTable
 from ogive.errors import OgiveError, StoreError
 from ogive.store.journal import Journal
@@ -32,8 +32,6 @@ Place = tuple[str, str, int]
 """group, topic that was read, queue id"""
 End = Callable[[OgiveError | None], None]
 
-REVIVE_QUEUES: Final = 8
-"""Queues of the revive topic of Apache's broker, to which handles refer (reviveQueueNum)."""
 # the journal is not shortened before
 _MIN_JOURNAL_BYTES: Final = 4 * 1024 * 1024
 # lines that are copied to a new file at once
@@ -105,20 +103,12 @@ class _Ahead:
 
 @dataclass(slots=True)
 class _Step:
-    """One read on its way to the journal. *before*: the position of its queue before it."""
+    """A new position of a queue on its way to the journal. *before*: the one before it."""
 
-    read: Read
+    place: Place
+    offset: int
     ahead: _Ahead | None
     before: int | None
-
-
-class _Taken(NamedTuple):
-    """Reads of one request."""
-
-    serial: int
-    steps: list[_Step]
-    leases: list[Lease]
-    end: End
 
 
 class LeaseBook:
@@ -133,6 +123,7 @@ class LeaseBook:
         clock_s: Callable[[], float],
         now_ms: Callable[[], int],
         max_leases: int,
+        revive_queues: int = 8,
     ) -> None:
         """*clock_s*: the machine's clock; *boot* names its run."""
         self._journal, self._offsets, self._boot = journal, offsets, boot
@@ -149,7 +140,10 @@ class LeaseBook:
         # the newest position of each queue that was popped since the start, and its number
         self._positions: dict[Place, tuple[int, int]] = {}
         self._copying: Iterator[list[bytes]] | None = None
-        self.next_revive_queue = itertools.cycle(range(REVIVE_QUEUES)).__next__
+        self.next_revive_queue = itertools.cycle(range(revive_queues)).__next__
+        self.orders = OrderBook(clock_s, now_ms)
+        # the batch of a queue that is popped in order has changed
+        self.on_order: Callable[[Place], None] = lambda place: None
         # the earliest time has changed
         self.on_due: Callable[[], None] = lambda: None
 
@@ -158,7 +152,7 @@ class LeaseBook:
 
     @property
     def is_full(self) -> bool:
-        return len(self._leases) >= self._max
+        return len(self._leases) + len(self.orders) >= self._max
 
     def get(self, key: LeaseKey) -> Lease | None:
         return self._leases.get(key)
@@ -183,55 +177,65 @@ class LeaseBook:
         reads = list(reads)
         while any((*read.place, read.start, pop_time_ms) in self._leases for read in reads):
             pop_time_ms += 1
-        lines, leases = [], []
-        for read in reads:
-            self._serial += 1
-            lines.append(_line("p", self._serial, *read.place, read.after))
-            if read.offsets:
-                key = LeaseKey(*read.place, read.start, pop_time_ms)
-                lease = Lease(
-                    key, read.offsets, invisible_ms, due_s, revive_queue, False,
-                    (1 << len(read.offsets)) - 1, self._serial,
-                )  # fmt: skip
-                leases.append(lease)
-                lines.append(self._lease_line(lease))
-        steps = [
-            _Step(read, self._ahead.get(read.place), self.position(read.place)) for read in reads
-        ]
-        taken = _Taken(self._serial, steps, leases, end)
-        self._append(lines, partial(self._taken, taken))
-        for step in steps:
-            if step.ahead is None:
-                step.ahead = self._ahead[step.read.place] = _Ahead()
-            step.ahead.offset = step.read.after
-            step.ahead.count += 1
+        leases = [
+            Lease(
+                LeaseKey(*read.place, read.start, pop_time_ms), read.offsets, invisible_ms, due_s,
+                revive_queue, False, (1 << len(read.offsets)) - 1, self._serial + at,
+            )
+            for at, read in enumerate(reads, 1)
+            if read.offsets
+        ]  # fmt: skip
+
+        def done(error: OgiveError | None) -> None:
+            for lease in leases:
+                if error is None:
+                    self._push(lease)
+                else:
+                    self._remove(lease)
+            end(error)
+
+        moves = [(read.place, read.after) for read in reads]
+        self._move(moves, list(map(self._lease_line, leases)), done)
         for lease in leases:
             self._add(lease)
         return pop_time_ms
 
-    def _taken(self, taken: "_Taken", error: StoreError | None) -> None:
-        for step in taken.steps:
-            self._moved(step, taken.serial, error)
-        for lease in taken.leases:
-            if error is None:
-                self._push(lease)
-            else:
-                self._remove(lease)
-        taken.end(error)
-        self._shorten()
+    def _move(self, moves: Iterable[tuple[Place, int]], lines: list[bytes], done: End) -> None:
+        """Write *lines* and the new positions of queues; then the groups' offsets move, and *done*
+        is called. Raises StoreError.
+        """
+        steps = []
+        for place, offset in moves:
+            self._serial += 1
+            lines.append(_line("p", self._serial, *place, offset))
+            steps.append(_Step(place, offset, self._ahead.get(place), self.position(place)))
+        serial = self._serial
+
+        def written(error: StoreError | None) -> None:
+            for step in steps:
+                self._moved(step, serial, error)
+            done(error)
+            self._shorten()
+
+        self._append(lines, written)
+        for step in steps:
+            if step.ahead is None:
+                step.ahead = self._ahead[step.place] = _Ahead()
+            step.ahead.offset = step.offset
+            step.ahead.count += 1
 
     def _moved(self, step: "_Step", serial: int, error: StoreError | None) -> None:
         """A position is in the journal, or was refused."""
-        place, ahead = step.read.place, step.ahead
+        place, ahead = step.place, step.ahead
         assert ahead is not None
         ahead.count -= 1
         if self._ahead.get(place) is not ahead:
             # the group was put elsewhere meanwhile
             return
         if error is None:
-            self._offsets.note(*place, step.read.after)
+            self._offsets.note(*place, step.offset)
             self._offsets.popped = serial
-            self._positions[place] = (serial, step.read.after)
+            self._positions[place] = (serial, step.offset)
         elif step.before is not None:
             ahead.offset = step.before
         if not ahead.count:
@@ -307,9 +311,105 @@ class LeaseBook:
 
         self._append([_line("r", *lease.key, bits, commitlog_offset)], done)
 
-    def forget(self, wanted: Callable[[LeaseKey], bool]) -> int:
-        """End the leases of what is deleted. Return how many. Raises StoreError."""
-        found = [lease for lease in self._leases.values() if wanted(lease.key)]
+    # --- orderly popping --------------------------------------------------------------------------
+
+    def take_ordered(
+        self, reads: Iterable[Read], invisible_ms: int, attempt_id: str, end: End
+    ) -> int:
+        """Give out a batch of each queue; the group's offset stays where the read began.
+
+        Return the time of the batches, in ms. *end*, and what is raised, as of take().
+        """
+        orders, reads = self.orders, list(reads)
+        before = {read.place: orders.get(read.place) for read in reads}
+        pop_time_ms = max(
+            [self._now_ms(), *(one.pop_time_ms + 1 for one in before.values() if one is not None)]
+        )
+        for read in reads:
+            batch = Batch(
+                pop_time_ms, invisible_ms, read.offsets,
+                self._clock_s() + invisible_ms / 1000, attempt_id,
+                counts=orders.counts_of(read.place, read.offsets, attempt_id),
+                used_ms=pop_time_ms,
+            )  # fmt: skip
+            orders.put(read.place, batch)
+
+        def done(error: OgiveError | None) -> None:
+            for place, batch in before.items():
+                if error is not None:
+                    orders.put(place, batch)
+                self.on_order(place)
+            end(error)
+
+        moves = [(read.place, read.start) for read in reads]
+        try:
+            self._move(moves, [_line("o", *orders.record(place)) for place in before], done)
+        except StoreError:
+            for place, old in before.items():
+                orders.put(place, old)
+            raise
+        return pop_time_ms
+
+    def acknowledge_ordered(self, place: Place, pop_time_ms: int, bits: int, end: End) -> None:
+        """Acknowledge messages of the batch that is out; one of another time says nothing.
+
+        *end*, and what is raised, as of acknowledge().
+        """
+        batch = self.orders.get(place)
+        if batch is None or batch.pop_time_ms != pop_time_ms or not bits & ~batch.acked:
+            end(None)
+            return
+        before, batch.acked = batch.acked, batch.acked | bits
+        self.orders.version += 1
+
+        def done(error: OgiveError | None) -> None:
+            if error is not None:
+                batch.acked &= ~(bits & ~before)
+            end(error)
+            self.on_order(place)
+
+        line = _line("o", *self.orders.record(place))
+        try:
+            self._move([(place, batch.next_offset())], [line], done)
+        except StoreError:
+            batch.acked = before
+            raise
+
+    def change_ordered(self, place: Place, offset: int, invisible_ms: int, end: End) -> int:
+        """Show a message of the batch that is out again after *invisible_ms*.
+
+        Return when, in ms. *end*, and what is raised, as of acknowledge().
+        """
+        batch = self.orders.get(place)
+        assert batch is not None
+        before, visible_ms = dict(batch.visible), self._now_ms() + invisible_ms
+        batch.visible[offset] = (visible_ms, self._clock_s() + invisible_ms / 1000)
+        self.orders.version += 1
+
+        def done(error: StoreError | None) -> None:
+            if error is not None:
+                batch.visible = before
+            end(error)
+            self.on_order(place)
+            self._shorten()
+
+        try:
+            self._append([_line("o", *self.orders.record(place))], done)
+        except StoreError:
+            batch.visible = before
+            raise
+        return visible_ms
+
+    # --- what ends otherwise ----------------------------------------------------------------------
+
+    def forget(self, wanted: Callable[[str, str], bool]) -> int:
+        """End the leases of what is deleted; *wanted* gets group and topic. Return how many.
+
+        Raises StoreError.
+        """
+        for place in [place for place in self.orders.places() if wanted(*place[:2])]:
+            self._forget_order(place)
+        found = [lease for lease in self._leases.values() if wanted(*lease.key[:2])]
         if found:
             self.acknowledge([(lease, lease.open) for lease in found], lambda error: None)
         return len(found)
@@ -331,11 +431,22 @@ class LeaseBook:
         Raises StoreError.
         """
         self._ahead.pop(place, None)
+        if self.orders.get(place) is not None:
+            self._forget_order(place)
         if place in self._positions:
             self._serial += 1
             self._positions[place] = (self._serial, offset)
             self._offsets.popped = self._serial
             self._append([_line("p", self._serial, *place, offset)], lambda error: None)
+
+    def forget_old_orders(self) -> None:
+        """Forget batches that nobody has asked for since a day. Raises StoreError."""
+        for place in self.orders.forget_old():
+            self._forget_order(place)
+
+    def _forget_order(self, place: Place) -> None:
+        self.orders.put(place, None)
+        self._append([_line("o", *self.orders.record(place))], lambda error: None)
 
     # --- times ------------------------------------------------------------------------------------
 
@@ -447,6 +558,10 @@ class LeaseBook:
     def _copies(self) -> Iterator[list[bytes]]:
         yield [self._head()]
         positions, leases = list(self._positions), list(self._leases)
+        ordered = self.orders.places()
+        for at in range(0, len(ordered), _COPIED_AT_ONCE):
+            some = ordered[at : at + _COPIED_AT_ONCE]
+            yield [_line("o", *self.orders.record(place)) for place in some]
         for at in range(0, len(positions), _COPIED_AT_ONCE):
             places = positions[at : at + _COPIED_AT_ONCE]
             yield [
@@ -477,7 +592,7 @@ class LeaseBook:
                     boot = values[1]
                 else:
                     _TAKERS[kind](self, boot == self._boot, log_end, *values)
-            except (ValueError, TypeError, KeyError, IndexError):
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError):
                 log.error("a line of the journal of leases makes no sense: %.80r", line)
         for place, (serial, offset) in list(self._positions.items()):
             if saved is not None and serial > saved:
@@ -522,6 +637,9 @@ class LeaseBook:
         if commitlog_offset < log_end:
             self._take_ack(same_boot, log_end, *key)
 
+    def _take_order(self, same_boot: bool, log_end: int, *values: Any) -> None:
+        self.orders.take(same_boot, *values)
+
     def _take_position(self, same_boot: bool, log_end: int, *values: Any) -> None:
         serial, group, topic, queue_id, offset = values
         self._serial = max(self._serial, serial)
@@ -533,6 +651,7 @@ _TAKERS: Final = {
     "l": LeaseBook._take_lease,
     "a": LeaseBook._take_ack,
     "r": LeaseBook._take_revival,
+    "o": LeaseBook._take_order,
     "p": LeaseBook._take_position,
 }
 

@@ -7,6 +7,8 @@ Behaviour
   group's retry topics, and moves the group's offset past them once their lease is in the journal.
 - A request that finds nothing waits until a message comes or its time is over.
 - Every fifth request reads the retry topics first, the others when there is room left.
+- An orderly request (order=true) gets one batch of each queue, see order.py, and nothing from retry
+  topics.
 - Messages for another try come with the name of their topic, and with their handle (POP_CK).
 
 Differs from Java
@@ -18,7 +20,8 @@ Differs from Java
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -27,6 +30,7 @@ from ogive.access.policy import AccessRefused
 from ogive.broker.filters import Wanted, read_matching, wanted_by
 from ogive.broker.pop.leases import Place, Read
 from ogive.broker.pop.topics import is_ours, retry_topics
+from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.pull import check_readable, reserve_filter
 from ogive.broker.replies import ONEWAY, RESPONSE, Rejected, refuse
 from ogive.broker.services import Context
@@ -41,8 +45,12 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers.codec import decode_header, encode_header
-from ogive.wire.headers.pop import PopMessageRequest, PopMessageResponse
+from ogive.wire.headers.codec import Header, decode_header, encode_header
+from ogive.wire.headers.pop import (
+    NotificationRequest,
+    PopMessageRequest,
+    PopMessageResponse,
+)
 from ogive.wire.message import (
     StoredMessage,
     decode_properties,
@@ -52,10 +60,12 @@ from ogive.wire.message import (
 )
 from ogive.wire.pop import (
     MAX_POP_MESSAGES,
+    ORDERLY_QUEUE,
     RETRY_V1,
     Handle,
     QueueOffsets,
     msg_offset_info,
+    order_count_info,
     retry_flag,
     start_offset_info,
 )
@@ -63,7 +73,10 @@ from ogive.wire.signing import ACCESS_KEY
 
 MAX_INVISIBLE_MS: Final = 30 * 24 * 3600 * 1000
 MAX_POLL_MS: Final = 120_000
+# characters of an attempt id that count
+MAX_ATTEMPT_ID: Final = 64
 INIT_MIN: Final = 0
+_NOTHING: Final = PopMessageResponse(start_offset_info="", msg_offset_info="", order_count_info="")
 _MOVED: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.OFFSET_OVERFLOW_BADLY,
@@ -96,24 +109,28 @@ class Plan:
         return self.room <= 0 or self.room_bytes <= 0
 
 
-class Pop:
-    """One request that has passed the checks. It may wait for a message, or for the disk."""
+class WaitingRequest(ABC):
+    """A request that has passed the checks, and may wait for a message."""
+
+    code: RequestCode
 
     def __init__(
         self,
         ctx: Context,
         connection: Connection,
         command: RemotingCommand,
-        header: PopMessageRequest,
-        topic: TopicConfig,
+        header: PopMessageRequest | NotificationRequest,
         wanted: Wanted,
+        holds: PopHolds,
     ) -> None:
         """Reserve memory for the filter. Raises Rejected."""
         self._ctx, self.connection, self._opaque = ctx, connection, command.opaque
-        self._header, self._wanted = header, wanted
+        self._holds, self._wanted = holds, wanted
         self._group, self._topic = header.consumer_group, header.topic
+        self._queue_id, self._order = header.queue_id, header.order
+        self._attempt_id = (header.attempt_id or "")[:MAX_ATTEMPT_ID]
         self.key = (self._group, self._topic, header.queue_id)
-        self._retries = retry_topics(ctx, self._group, self._topic)
+        self._retries = [] if header.order else retry_topics(ctx, self._group, self._topic)
         self.topics = [self._topic, *self._retries]
         self.more = False
         self._deadline_s = ctx.loop.time() + min(header.poll_time_ms, MAX_POLL_MS) / 1000
@@ -132,10 +149,10 @@ class Pop:
 
     def _hold(self) -> None:
         left_s = self._deadline_s - self._ctx.loop.time()
-        if left_s <= 0 or self._ctx.pop_holds.closed:
-            self._answer(ResponseCode.POLLING_TIMEOUT)
-        elif not self._ctx.pop_holds.hold(self, left_s):
-            self._answer(ResponseCode.POLLING_FULL)
+        if left_s <= 0 or self._holds.closed:
+            self._answer_nothing(ResponseCode.POLLING_TIMEOUT)
+        elif not self._holds.hold(self, left_s):
+            self._answer_nothing(ResponseCode.POLLING_FULL)
 
     def try_answer(self, *, final: bool = False) -> bool:
         """See WaitingPop."""
@@ -148,8 +165,8 @@ class Pop:
         try:
             self._check_access()
             with ctx.store.without_waiting():
-                plan = self._plan()
-            return self._take(plan, final=final)
+                answer = self._read()
+            return answer(final)
         except (Refused, StoreError) as exc:
             self._refuse(exc)
         except Cold as cold:
@@ -162,11 +179,11 @@ class Pop:
     async def _from_disk(self, cold: Cold) -> None:
         """Read what is not in memory on another thread, and go on."""
         try:
-            plan = await self._ctx.cold_reads.read(self._ctx.store, self._plan, cold)
+            answer = await self._ctx.cold_reads.read(self._ctx.store, self._read, cold)
             if self.connection.closed:
                 return
             self._check_access()
-            if not self._take(plan, final=False):
+            if not answer(False):
                 self._hold()
         except (Refused, StoreError) as exc:
             self._refuse(exc)
@@ -182,40 +199,94 @@ class Pop:
                     f"User:{self._user} has no permission any more: {need} is needed"
                 )
 
-    # --- what to take -----------------------------------------------------------------------------
+    @abstractmethod
+    def _read(self) -> Callable[[bool], bool]:
+        """Read, and change nothing. Return the function that answers, as try_answer() does.
 
-    def _plan(self) -> Plan:
-        """Read, and change nothing. Raises StoreError, Cold."""
-        ctx, config = self._ctx, self._ctx.config
-        plan = Plan(self._header.max_msg_nums, config.max_pull_bytes)
-        topic = ctx.topics.get(self._topic)
+        Raises StoreError, Cold; the function StoreError.
+        """
+
+    @abstractmethod
+    def _answer_nothing(self, code: ResponseCode) -> None: ...
+
+    def _queue_ids(self) -> Sequence[int]:
+        """Return the queues to look at, beginning at any. Raises Rejected."""
+        topic = self._ctx.topics.get(self._topic)
         if topic is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{self._topic}] not exist")
-        retry_first = random.randrange(100) < config.pop.retry_share  # noqa: S311  no secret
-        if retry_first:
-            self._look_at_retries(plan)
-        for queue_id in self._queue_ids(topic):
-            self._look_at(plan, self._topic, queue_id)
-        if not retry_first:
-            self._look_at_retries(plan)
-        return plan
-
-    def _queue_ids(self, topic: TopicConfig) -> Iterable[int]:
-        if self._header.queue_id >= 0:
-            return (self._header.queue_id,)
+        if self._queue_id >= 0:
+            return (self._queue_id,)
         count = topic.read_queues
         first = random.randrange(count) if count else 0  # noqa: S311  no secret
         return [(first + at) % count for at in range(count)]
 
-    def _look_at_retries(self, plan: Plan) -> None:
+    def _retry_queues(self) -> Iterable[tuple[str, int]]:
         for name in self._retries:
             topic = self._ctx.topics.get(name)
             for queue_id in range(topic.read_queues if topic is not None else 0):
-                self._look_at(plan, name, queue_id)
+                yield name, queue_id
+
+    def _is_blocked(self, place: Place) -> bool:
+        """Return True for a queue whose batch of ordered messages is out."""
+        orders = self._ctx.leases.orders
+        return self._order and orders.blocked_until_s(place, self._attempt_id) is not None
+
+    def _refuse(self, error: OgiveError) -> None:
+        self._release_filter()
+        refuse(self.connection, RemotingCommand(self.code, opaque=self._opaque), error)
+
+    def _send(self, code: int, header: Header, body: bytes = b"", remark: str = "") -> None:
+        self._release_filter()
+        self.connection.reply(
+            RemotingCommand(code, encode_header(header), body, self._opaque, RESPONSE, remark)
+        )
+
+    def _release_filter(self) -> None:
+        if self._filter_bytes:
+            self._ctx.filter_quota.release(self.connection, self._filter_bytes)
+            self._filter_bytes = 0
+
+
+class Pop(WaitingRequest):
+    """One POP_MESSAGE."""
+
+    code = RequestCode.POP_MESSAGE
+
+    def __init__(
+        self,
+        ctx: Context,
+        connection: Connection,
+        command: RemotingCommand,
+        header: PopMessageRequest,
+        wanted: Wanted,
+    ) -> None:
+        super().__init__(ctx, connection, command, header, wanted, ctx.pop_holds)
+        self._most, self._init_mode = header.max_msg_nums, header.init_mode
+        self._invisible_ms = header.invisible_time_ms
+
+    # --- what to take -----------------------------------------------------------------------------
+
+    def _read(self) -> Callable[[bool], bool]:
+        config = self._ctx.config
+        plan = Plan(self._most, config.max_pull_bytes)
+        retry_first = random.randrange(100) < config.pop.retry_share  # noqa: S311  no secret
+        if retry_first:
+            self._look_at_retries(plan)
+        for queue_id in self._queue_ids():
+            self._look_at(plan, self._topic, queue_id)
+        if not retry_first:
+            self._look_at_retries(plan)
+        return partial(self._take, plan)
+
+    def _look_at_retries(self, plan: Plan) -> None:
+        for name, queue_id in self._retry_queues():
+            self._look_at(plan, name, queue_id)
 
     def _look_at(self, plan: Plan, topic: str, queue_id: int) -> None:
         book, store = self._ctx.leases, self._ctx.store
         place = (self._group, topic, queue_id)
+        if self._is_blocked(place):
+            return
         position = book.position(place)
         start = self._first(topic, queue_id) if position is None else position
         end = store.max_offset(topic, queue_id)
@@ -239,7 +310,7 @@ class Pop:
         again: list[StoredMessage] = []
         offsets = [offset for part in result.parts for offset in _offsets_of(part)]
         if flag:
-            again = [message for part in result.parts for message in _messages_of(part)]
+            again = [message for part in result.parts for message in messages_of(part)]
             if flag == RETRY_V1:
                 again = [one for one in again if self._is_ours(one)]
             offsets = [message.queue_offset for message in again]
@@ -263,7 +334,7 @@ class Pop:
         """Return where a group begins that has no progress in the queue."""
         store = self._ctx.store
         low, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        if self._header.init_mode == INIT_MIN or retry_flag(topic):
+        if self._init_mode == INIT_MIN or retry_flag(topic):
             return low
         if low == 0 and self._ctx.config.pop.look_in_memory:
             first = store.entries(topic, queue_id, 0, 1)
@@ -274,47 +345,51 @@ class Pop:
 
     # --- take it and answer -----------------------------------------------------------------------
 
-    def _take(self, plan: Plan, *, final: bool) -> bool:
+    def _take(self, plan: Plan, final: bool) -> bool:
         """Lease what was read, and answer once that is safe. Return False to wait.
 
         Raises StoreError.
         """
-        book, reads = self._ctx.leases, [one.read for one in plan.found]
-        count = sum([len(read.offsets) for read in reads])
-        self.more = plan.rest > 0 and not count
-        if count and book.is_full:
-            self._answer(
-                ResponseCode.POLLING_FULL, f"{len(book)} leases are out, this broker keeps no more"
-            )
-            return True
-        if not count:
-            if reads:
-                book.take(reads, 0, 0, _moved)
+        book = self._ctx.leases
+        taken = [one.read for one in plan.found if one.read.offsets]
+        moved = [one.read for one in plan.found if not one.read.offsets]
+        self.more = plan.rest > 0 and not taken
+        if moved:
+            book.take(moved, 0, 0, _moved)
+        if not taken:
             if final:
-                self._answer(ResponseCode.POLLING_TIMEOUT)
+                self._answer_nothing(ResponseCode.POLLING_TIMEOUT)
             return final
-        invisible_ms = min(self._header.invisible_time_ms, MAX_INVISIBLE_MS)
-        revive_queue = book.next_revive_queue()
-        pop_time_ms = book.take(
-            reads, invisible_ms, revive_queue, lambda error: self._leased(plan, times, error)
-        )
-        times = (pop_time_ms, invisible_ms, revive_queue)
+        if book.is_full:
+            remark = f"{len(book)} leases are out, this broker keeps no more"
+            self._send(ResponseCode.POLLING_FULL, _NOTHING, remark=remark)
+            return True
+        invisible_ms = min(self._invisible_ms, MAX_INVISIBLE_MS)
+        revive_queue = ORDERLY_QUEUE if self._order else book.next_revive_queue()
+
+        def end(error: OgiveError | None) -> None:
+            if error is None:
+                self._answer(plan, (pop_time_ms, invisible_ms, revive_queue))
+            else:
+                self._refuse(error)
+
+        if self._order:
+            pop_time_ms = book.take_ordered(taken, invisible_ms, self._attempt_id, end)
+        else:
+            pop_time_ms = book.take(taken, invisible_ms, revive_queue, end)
         return True
 
-    def _leased(self, plan: Plan, times: tuple[int, int, int], error: OgiveError | None) -> None:
-        if error is not None:
-            self._refuse(error)
-            return
+    def _answer(self, plan: Plan, times: tuple[int, int, int]) -> None:
         ctx, queues = self._ctx, []
         body: list[bytes | memoryview] = []
         for found in plan.found:
             group, topic, queue_id = found.read.place
-            size = sum(map(len, found.parts))
             if not found.read.offsets:
                 continue
             queues.append(
                 QueueOffsets(retry_flag(topic), queue_id, found.read.start, found.read.offsets)
             )
+            size = sum(map(len, found.parts))
             ctx.traffic.pulled(
                 group, topic, queue_id, len(found.read.offsets), size, found.read.after
             )
@@ -325,28 +400,25 @@ class Pop:
             else:
                 body += found.parts
         pop_time_ms, invisible_ms, revive_queue = times
-        self._send(
-            RemotingCommand(
-                ResponseCode.SUCCESS,
-                encode_header(
-                    PopMessageResponse(
-                        pop_time_ms=pop_time_ms,
-                        invisible_time_ms=invisible_ms,
-                        revive_queue_id=revive_queue,
-                        rest_num=plan.rest,
-                        start_offset_info=start_offset_info(queues),
-                        msg_offset_info=msg_offset_info(queues),
-                        order_count_info="",
-                    )
-                ),
-                b"".join(body),
-                self._opaque,
-                RESPONSE,
-                "FOUND",
-            )
+        header = PopMessageResponse(
+            pop_time_ms=pop_time_ms,
+            invisible_time_ms=invisible_ms,
+            revive_queue_id=revive_queue,
+            rest_num=plan.rest,
+            start_offset_info=start_offset_info(queues),
+            msg_offset_info=msg_offset_info(queues),
+            order_count_info=order_count_info(queues, self._counts_of) if self._order else "",
         )
+        self._send(ResponseCode.SUCCESS, header, b"".join(body), "FOUND")
         if plan.rest:
             ctx.pop_holds.wake(self.key)
+
+    def _counts_of(self, queue_id: int) -> Mapping[int, int]:
+        batch = self._ctx.leases.orders.get((self._group, self._topic, queue_id))
+        return {} if batch is None else batch.counts
+
+    def _answer_nothing(self, code: ResponseCode) -> None:
+        self._send(code, _NOTHING, remark="NO_MESSAGE_IN_QUEUE")
 
     def _for_another_try(
         self, read: Read, times: tuple[int, int, int], message: StoredMessage
@@ -370,28 +442,6 @@ class Pop:
         message.topic, message.properties = self._topic, join_properties(properties)
         return encode_stored(message)
 
-    def _answer(self, code: ResponseCode, remark: str = "NO_MESSAGE_IN_QUEUE") -> None:
-        """Answer without messages."""
-        fields = encode_header(
-            PopMessageResponse(start_offset_info="", msg_offset_info="", order_count_info="")
-        )
-        self._send(RemotingCommand(code, fields, b"", self._opaque, RESPONSE, remark))
-
-    def _refuse(self, error: OgiveError) -> None:
-        self._release_filter()
-        refuse(
-            self.connection, RemotingCommand(RequestCode.POP_MESSAGE, opaque=self._opaque), error
-        )
-
-    def _send(self, answer: RemotingCommand) -> None:
-        self._release_filter()
-        self.connection.reply(answer)
-
-    def _release_filter(self) -> None:
-        if self._filter_bytes:
-            self._ctx.filter_quota.release(self.connection, self._filter_bytes)
-            self._filter_bytes = 0
-
 
 def _moved(error: OgiveError | None) -> None:
     """A position could not be written: the next request reads the same messages again."""
@@ -404,7 +454,8 @@ def _offsets_of(part: bytes | memoryview) -> Iterable[int]:
         at += int.from_bytes(part[at : at + 4])
 
 
-def _messages_of(part: bytes | memoryview) -> Iterable[StoredMessage]:
+def messages_of(part: bytes | memoryview) -> Iterable[StoredMessage]:
+    """Yield the records of a read."""
     at = 0
     while at < len(part):
         message = decode_stored(part, at)
@@ -415,7 +466,7 @@ def _messages_of(part: bytes | memoryview) -> Iterable[StoredMessage]:
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """Check the request, and serve it. Raises OgiveError."""
     header = decode_header(PopMessageRequest, command.ext_fields)
-    topic = check_pop(ctx, header.consumer_group, header.topic, header.queue_id)
+    check_pop(ctx, header.consumer_group, header.topic, header.queue_id)
     if not 0 < header.max_msg_nums <= MAX_POP_MESSAGES:
         raise Rejected(
             ResponseCode.INVALID_PARAMETER,
@@ -425,10 +476,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     wanted = wanted_by(
         header.expression_type, header.expression or "*", sql=ctx.config.property_filter
     )
-    if header.order:
-        raise Rejected(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "orderly popping is not supported")
     if not command.flag & ONEWAY:
-        Pop(ctx, connection, command, header, topic, wanted).serve()
+        Pop(ctx, connection, command, header, wanted).serve()
 
 
 def check_time(what: str, value_ms: int) -> None:

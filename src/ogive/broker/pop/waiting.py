@@ -45,10 +45,13 @@ class WaitingPop(Protocol):
 class PopHolds:
     """Waiting requests by key, within limits. Owner: the event loop."""
 
-    def __init__(self, per_key: int, keys: int, total: int, per_connection: int) -> None:
+    def __init__(
+        self, per_key: int, keys: int, total: int, per_connection: int, *, newest: bool = False
+    ) -> None:
+        """*newest*: a message wakes the newest request instead of the oldest."""
         self._loop = asyncio.get_running_loop()
         self._per_key, self._keys, self._total = per_key, keys, total
-        self._per_connection = per_connection
+        self._per_connection, self._newest = per_connection, newest
         self._waiting: dict[Key, OrderedDict[WaitingPop, asyncio.TimerHandle]] = {}
         self._by_topic: dict[str, dict[Key, None]] = {}
         self._by_connection: dict[Connection, dict[WaitingPop, None]] = {}
@@ -137,7 +140,8 @@ class PopHolds:
         until, tried = time.monotonic() + SLICE_S, 0
         while self._due:
             key, _ = self._due.popitem(last=False)
-            pop = next(iter(self._waiting.get(key, ())), None)
+            waiting = self._waiting.get(key, OrderedDict())
+            pop = next(reversed(waiting) if self._newest else iter(waiting), None)
             if pop is None:
                 continue
             if pop.try_answer():

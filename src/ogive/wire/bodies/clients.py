@@ -278,12 +278,15 @@ class AssignmentQuery(JsonObject):
     message_model: str = member(absent="CLUSTERING")
 
 
-def pull_assignments_dumps(queues: Iterable[MessageQueue]) -> bytes:
-    """Answer of QUERY_ASSIGNMENT: queues to be pulled. Source: QueryAssignmentResponseBody.java."""
+def assignments_dumps(queues: Iterable[MessageQueue], mode: str = "PULL") -> bytes:
+    """Answer of QUERY_ASSIGNMENT. To pop, queue id -1 means all queues of the broker.
+
+    Source: QueryAssignmentResponseBody.java.
+    """
     return dumps(
         {
             "messageQueueAssignments": [
-                {"messageQueue": queue_to_json(queue), "mode": "PULL"} for queue in queues
+                {"messageQueue": queue_to_json(queue), "mode": mode} for queue in queues
             ]
         }
     )
@@ -313,3 +316,5 @@ class RequestMode(JsonObject):
     topic: str
     group: str = member("consumerGroup")
     mode: str = member(absent="PULL")
+    share_queues: int = member("popShareQueueNum", absent=0)
+    """With POP: so many other members pop a member's queues as well; 0: all members all queues."""

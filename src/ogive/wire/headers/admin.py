@@ -312,6 +312,12 @@ class QueryAssignmentRequest(Header):
     code = RequestCode.QUERY_ASSIGNMENT
 
 
+class GetAllMessageRequestModeRequest(Header):
+    """GET_ALL_MESSAGE_REQUEST_MODE (402)."""
+
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+
+
 class SetMessageRequestModeRequest(Header):
     """SET_MESSAGE_REQUEST_MODE (401); topic, group and mode are the body."""
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers.clients import STRATEGIES
+from ogive.broker.handlers.clients import STRATEGIES, to_pop
 from ogive.client.consumer.allocate import average, average_by_circle
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
@@ -142,13 +142,14 @@ def test_the_broker_divides_as_clients_do(name: str, theirs: object) -> None:
     ("topic", "group", "mode", "code"),
     [
         ("T", "G", "PULL", ResponseCode.SUCCESS),
-        ("T", "G", "POP", ResponseCode.INVALID_PARAMETER),
+        ("T", "G", "POP", ResponseCode.SUCCESS),
+        ("T", "G", "PUSH", ResponseCode.INVALID_PARAMETER),
         ("none", "G", "PULL", ResponseCode.TOPIC_NOT_EXIST),
         ("T", "none", "PULL", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ("%RETRY%G", "G", "PULL", ResponseCode.NO_PERMISSION),
     ],
 )
-async def test_groups_pull(
+async def test_the_mode_of_a_group(
     client: RawClient, topic: str, group: str, mode: str, code: ResponseCode
 ) -> None:
     await client.ok(
@@ -159,3 +160,45 @@ async def test_groups_pull(
     async with asyncio.timeout(10):
         answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body)
     assert (answer.code, bool(answer.remark)) == (code, code != ResponseCode.SUCCESS)
+
+
+async def test_a_group_that_pops_gets_all_queues_of_a_broker_or_shares_them(
+    server: Broker, client: RawClient, another: RawClient, start_broker: StartBroker
+) -> None:
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=4, writeQueueNums=4
+    )
+    await client.heartbeat("c1", "G", "T")
+    await another.heartbeat("c2", "G", "T")
+    asked = {"topic": "T", "consumerGroup": "G", "clientId": "c1", "strategyName": "AVG"}
+    mode = {"topic": "T", "consumerGroup": "G", "mode": "POP", "popShareQueueNum": 0}
+    await client.ok(RequestCode.SET_MESSAGE_REQUEST_MODE, dumps(mode))
+    answer = await client.ok(RequestCode.QUERY_ASSIGNMENT, dumps(asked))
+    (entry,) = loads_object(answer.body)["messageQueueAssignments"]
+    assert (entry["mode"], entry["messageQueue"]["queueId"]) == ("POP", -1)
+    retry = asked | {"topic": "%RETRY%G"}
+    answer = await client.ok(RequestCode.QUERY_ASSIGNMENT, dumps(retry))
+    (entry,) = loads_object(answer.body)["messageQueueAssignments"]
+    assert entry["mode"] == "PULL"
+    kept = loads_object((await client.ok(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body)
+    assert kept == {"messageRequestModeMap": {"T": {"G": mode}}}
+    await server.stop()
+    again = await start_broker()
+    assert again.context.modes.to_json() == kept
+    async with await RawClient.open(again.address) as last:
+        await last.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        assert again.context.modes.to_json() == {"messageRequestModeMap": {}}
+
+
+def test_shares_of_members_that_pop() -> None:
+    queues = [MessageQueue("T", "a", number) for number in range(4)]
+    share = STRATEGIES["AVG"]
+
+    def ids(members: int, place: int, others: int) -> list[int]:
+        return [one.queue_id for one in to_pop(queues, members, place, others, share)]
+
+    assert ids(4, 3, 1) == [3, 0]
+    assert ids(4, 0, 2) == [0, 1, 2]
+    assert ids(4, 0, 3) == ids(4, 2, 0) == ids(1, 0, 5) == [-1]
+    assert ids(8, 5, 2) == [1]
+    assert to_pop([], 8, 5, 2, share) == []

@@ -164,6 +164,9 @@ async def test_leases_outlive_a_kill(flush: str, start_broker: StartBroker, tmp_
         await client.ok(
             RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **acknowledging(second, invisibleTime=300)
         )
+        # no file is being replaced while the directory is copied
+        await broker.context.topics.saved()
+        await broker.context.groups.saved()
         left = crash_image(broker, tmp_path)
     broker = await start_broker(flush=flush, data=left)
     async with await RawClient.open(broker.address) as client:
