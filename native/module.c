@@ -79,7 +79,7 @@ static PyMethodDef functions[] = {
 static int prepare(PyObject *module)
 {
     crc_prepare();
-    if (prepare_messages(module) < 0)
+    if (prepare_messages(module) < 0 || add_handles(module) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "sources", SOURCES);
 }

@@ -296,6 +296,9 @@ int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *
  * lengths do not add up */
 int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item);
 
+/* handles.c: adds the type Handle to the module; -1 with an error */
+int add_handles(PyObject *module);
+
 /* The functions of the module, for the table in module.c */
 /* header.c */
 PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count);

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         listener,
         suspend,
     )
+    from ogive.client.sending.handle import SendHandle
     from ogive.client.serialize import to_json
     from ogive.client.sync.admin import Admin
     from ogive.client.sync.consumers import PullConsumer, PushConsumer, SimpleConsumer
@@ -102,6 +103,7 @@ __all__ = [
     "ReplyTimeout",
     "RequestTimeout",
     "SendFailed",
+    "SendHandle",
     "SendHook",
     "SendResult",
     "SendStatus",
@@ -157,6 +159,7 @@ _HOME: Final = {
     "ReplyTimeout": "ogive.errors",
     "RequestTimeout": "ogive.errors",
     "SendFailed": "ogive.errors",
+    "SendHandle": "ogive.client.sending.handle",
     "SendHook": "ogive.client.hooks",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",

@@ -31,6 +31,9 @@ class Native(Protocol):
 
     MessageFields: type
 
+    Handle: type[Any]
+    """Base class of SendHandle. Twin: Handle in ogive.client.sending.handle."""
+
     def columns(
         self, records: bytes, names: tuple[str, ...], /
     ) -> tuple[int, list[Buffers]] | None:

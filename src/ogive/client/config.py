@@ -217,14 +217,15 @@ class ProducerConfig:
     """compressType; lz4 and zstd need ogive[compression], and consumers from 5.0 on."""
     compress_level: int = 5
     """rocketmq.message.compressLevel; lz4 has none."""
-    max_in_flight: int = 1024  # backPressureForAsyncSendNum
+    max_in_flight: int = 8192
+    """backPressureForAsyncSendNum (1,024 there)."""
     max_in_flight_bytes: int = 32 * 1024 * 1024
     """backPressureForAsyncSendSize (100 MiB there)."""
     max_requests: int = 4
     """In flight to each broker; beyond it, messages without a sharding key wait and leave as
     batches.
     """
-    max_batch_bytes: int = 1024 * 1024
+    max_batch_bytes: int = 256 * 1024
     """Size limit of one request; brokers take 4 MiB (maxMessageSize)."""
     whole_batches: bool = False
     """send_batch for topics of batches, which brokers from 5.0 on have: gives each batch a key of

@@ -50,13 +50,18 @@ class UniqueKeys:
 
     def next(self, now_ms: int) -> str:
         """Return the next key. *now_ms*: the time since 1970, which the caller has at hand."""
+        prefix, number = self.take(now_ms, 1)
+        return f"{prefix}{number:012X}"
+
+    def take(self, now_ms: int, count: int) -> tuple[str, int]:
+        """Return what *count* keys begin with, and the number of the first: 12 more digits."""
         if now_ms >= self._month_ends_ms:
             self._begin_month(now_ms)
         number = (now_ms - self._month_start_ms) << 16
         if number <= self._last:
             number = self._last + 1
-        self._last = number
-        return f"{self._prefix}{number:012X}"
+        self._last = number + count - 1
+        return self._prefix, number
 
     def _begin_month(self, now_ms: int) -> None:
         # a local time without an offset: that of the 1st may differ from today's

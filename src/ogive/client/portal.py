@@ -8,6 +8,7 @@ import concurrent.futures
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -41,6 +42,7 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self._forked = False
         self.loop = new_event_loop()
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...], Waiter | None]] = deque()
         self._draining = False
@@ -51,6 +53,11 @@ class Portal:
         self._stopped = False
         self._unclaimed = ["the loop"]
         self._thread: threading.Thread | None = None
+        _made.add(self)
+
+    def forked(self) -> None:
+        """Record that this is the portal of a parent process."""
+        self._forked = True
 
     def ensure_running(self) -> None:
         """Start the loop's thread, unless it was started.
@@ -168,7 +175,7 @@ class Portal:
         """Raise IllegalStateError in a forked child, on the loop itself, where waiting would never
         end, and after the loop's end.
         """
-        if self.pid != os.getpid():
+        if self._forked:
             raise IllegalStateError(
                 f"this object was made in process {self.pid} and cannot be used in its forked "
                 f"child {os.getpid()}: make a new one here"
@@ -189,7 +196,7 @@ class Portal:
         """Return False in a forked child, and after the loop's end: the objects on it belong to
         another process, or are closed.
         """
-        return self.pid == os.getpid() and not self._stopped
+        return not (self._forked or self._stopped)
 
     def register(self, closable: Closable, *, first: bool = False) -> None:
         """Close *closable* when the interpreter exits, unless it is unregistered before.
@@ -218,6 +225,17 @@ class Portal:
 
 
 _portals: dict[int, Portal] = {}
+_made: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for made in _made:
+        made.forked()
+
+
+# Windows has no fork
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def portal() -> Portal:

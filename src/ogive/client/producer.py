@@ -25,9 +25,10 @@ from ogive.client.config import (
 from ogive.client.hooks import run_after
 from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
 from ogive.client.request import Requester
+from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.message_builder import MessageBuilder
 from ogive.client.sending.pending import PendingSend
-from ogive.client.sending.publisher import Publisher
+from ogive.client.sending.publisher import NoRoom, Publisher
 from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.errors import IllegalStateError, InvalidOption
@@ -225,7 +226,10 @@ class Producer(OnlyAsyncWith, Generic[B]):
             deliver_at,
             delay_s,
         )
-        return await (await self._accepted(publisher, pending, timeout_s))
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        pending.future = future
+        await publisher.accept(pending, self.budget_s(timeout_s))
+        return await future
 
     async def submit(
         self,
@@ -241,13 +245,34 @@ class Producer(OnlyAsyncWith, Generic[B]):
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
         timeout_s: float | None = None,
-    ) -> asyncio.Future[SendResult]:
-        """Send as ``send`` does, but only wait for room among the messages in flight; the future
+        on_done: Callable[[SendHandle], object] | None = None,
+    ) -> SendHandle:
+        """Send as ``send`` does, but only wait for room among the messages in flight; the handle
         gets the result.
 
-        Messages of one queue are stored in the order in which they were submitted.
+        Messages of one queue are stored in the order in which they were submitted. A failure that
+        is never looked at is logged. *on_done* is called with the handle when the outcome is known.
         """
         publisher = self.publisher
+        if (
+            type(body) is bytes
+            and isinstance(topic, str)
+            and properties is None
+            and sharding_key is None
+            and queue is None
+            and timeout_s is None
+            and not delay_level
+            and deliver_at is None
+            and delay_s is None
+            and self.builder.serializer is None
+        ):
+            now = asyncio.get_running_loop().time()
+            try:
+                handle = publisher.offer(topic, body, tag, keys, now, on_done)
+            except NoRoom as full:
+                return await full.wait(self.budget_s(None))
+            if handle is not None:
+                return handle
         pending = self.builder.message(
             topic,
             body,
@@ -260,16 +285,9 @@ class Producer(OnlyAsyncWith, Generic[B]):
             deliver_at,
             delay_s,
         )
-        return await self._accepted(publisher, pending, timeout_s)
-
-    async def _accepted(
-        self, publisher: Publisher, pending: PendingSend, timeout_s: float | None
-    ) -> asyncio.Future[SendResult]:
-        """Wait for room, and return the future of the result."""
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        pending.future = future
+        handle = publisher.handle_of(pending, on_done)
         await publisher.accept(pending, self.budget_s(timeout_s))
-        return future
+        return handle
 
     async def send_oneway(
         self,
@@ -418,7 +436,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
         )
 
     async def flush(self) -> None:
-        """Wait until every message submitted so far has its outcome, which its future holds."""
+        """Wait until every message submitted so far has its outcome, which its handle holds."""
         await self.publisher.flush()
 
     def budget_s(self, timeout_s: float | None) -> float:

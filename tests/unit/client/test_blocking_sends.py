@@ -16,6 +16,7 @@ import pytest
 import ogive
 import ogive.aio
 from ogive.client.config import ProducerConfig
+from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.pending import PendingSend
 from ogive.errors import (
     BrokerError,
@@ -158,7 +159,7 @@ def test_close_waits_until_the_time_of_a_send_is_up(broker: FakeBroker) -> None:
 def test_a_close_that_the_end_of_the_loop_cuts_short_ends_what_is_in_flight(
     broker: FakeBroker,
 ) -> None:
-    async def leave_it_unanswered() -> asyncio.Future[SendResult]:
+    async def leave_it_unanswered() -> SendHandle:
         producer = ogive.aio.Producer(broker.address, config=ProducerConfig(send_timeout_s=WAIT_S))
         await producer.start()
         broker.hold(SEND)

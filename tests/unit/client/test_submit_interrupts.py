@@ -1,4 +1,4 @@
-"""Ctrl-C and signal handlers while a thread waits for the future of a submitted message."""
+"""Ctrl-C and signal handlers while a thread waits for the handle of a submitted message."""
 
 import asyncio
 import concurrent.futures
@@ -12,7 +12,7 @@ import pytest
 
 import ogive
 from ogive.client.config import ProducerConfig
-from ogive.model import SendResult
+from ogive.client.sending.handle import SendHandle
 from ogive.testing.fake_broker import WAIT_S, After, FakeBroker
 from ogive.wire.codes import RequestCode
 from tests.unit.client.interrupting import ROUNDS, Sweep, interrupting
@@ -22,7 +22,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 # answers take three milliseconds
 STEP_S = 40e-6
 
-Future = concurrent.futures.Future[SendResult]
+Future = SendHandle
 Wait = Callable[[Future], object]
 
 WAITS: dict[str, Wait] = {
@@ -33,8 +33,8 @@ WAITS: dict[str, Wait] = {
     "done": lambda future: (
         future.done() or future.running() or future.cancelled() or future.cancel()
     ),
-    "wait": lambda future: concurrent.futures.wait([future], WAIT_S),
-    "as_completed": lambda future: list(concurrent.futures.as_completed([future], WAIT_S)),
+    "wait": lambda future: concurrent.futures.wait([future.future()], WAIT_S),
+    "as_completed": lambda future: list(concurrent.futures.as_completed([future.future()], WAIT_S)),
 }
 
 # calls that last a microsecond, which a signal may never hit
@@ -112,13 +112,13 @@ def test_all_ways_to_wait_for_futures_see_outcomes_that_come_meanwhile(broker: F
     with ogive.Producer(broker.address) as producer:
         producer.send("Orders", b"")
         for _ in range(5):
-            futures = [producer.submit("Orders", b"%d" % i) for i in range(300)]
+            futures = [producer.submit("Orders", b"%d" % i).future() for i in range(300)]
             seen = threading.Thread(target=concurrent.futures.wait, args=(futures,))
             seen.start()
             assert set(concurrent.futures.as_completed(futures, WAIT_S)) == set(futures)
             seen.join(WAIT_S)
             assert not seen.is_alive()
-            first = producer.submit("Orders", b"")
+            first = producer.submit("Orders", b"").future()
             done, _ = concurrent.futures.wait([first], WAIT_S, concurrent.futures.FIRST_COMPLETED)
             assert done == {first}
 
@@ -138,15 +138,17 @@ def test_outcomes_come_also_where_the_system_starts_no_more_threads(
         monkeypatch.setattr(threading.Thread, "start", limited)
         for _ in range(2):
             broker.script(SEND, After(0.05))
-            futures = [producer.submit("Orders", b"%d" % i) for i in range(30)]
+            futures = [producer.submit("Orders", b"%d" % i).future() for i in range(30)]
             assert concurrent.futures.wait(futures, WAIT_S).not_done == set()
         producer.send("Orders", b"alive")
 
 
 def test_errors_reach_all_ways_to_wait_for_a_future(broker: FakeBroker) -> None:
-    async def awaited(future: Future) -> None:
+    async def awaited(handle: SendHandle) -> None:
         with pytest.raises(ogive.errors.NoRoute):
-            await asyncio.wrap_future(future)
+            await asyncio.wrap_future(handle.future())
+        with pytest.raises(ogive.errors.NoRoute):
+            await handle
 
     called: list[Any] = []
     with ogive.Producer(broker.address) as producer:
@@ -154,8 +156,9 @@ def test_errors_reach_all_ways_to_wait_for_a_future(broker: FakeBroker) -> None:
         with pytest.raises(TimeoutError):
             future.result(0)
         future.add_done_callback(called.append)
-        done, _ = concurrent.futures.wait([future], WAIT_S, concurrent.futures.FIRST_EXCEPTION)
-        assert done == {future}
+        real = future.future()
+        done, _ = concurrent.futures.wait([real], WAIT_S, concurrent.futures.FIRST_EXCEPTION)
+        assert done == {real}
         assert isinstance(future.exception(), ogive.errors.NoRoute)
         future.add_done_callback(called.append)
         asyncio.run(awaited(future))

@@ -27,8 +27,8 @@ import ogive
 from ogive import aio
 from ogive.client import portal as portals
 from ogive.client.config import ProducerConfig
+from ogive.client.sending.accumulator import Accumulator
 from ogive.client.sending.pending import PendingSend
-from ogive.client.sending.publisher import Publisher
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
@@ -47,8 +47,8 @@ PAIRS = [
 # reaches into the loop
 ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for", "take_back"}
 ONLY_BLOCKING = {"close_at_exit"}
-# a future, an iterator: each of its own world
-OTHER_RESULT = {"submit", "transaction", "batches"}
+# an iterator, a context manager: each of its own world
+OTHER_RESULT = {"transaction", "batches"}
 
 
 def test_testing_is_there_after_import_ogive_alone() -> None:
@@ -273,7 +273,7 @@ def test_what_is_submitted_while_the_loop_is_busy_keeps_within_max_in_flight(
         producer.submit("Orders", b"first").add_done_callback(keep_busy)
         broker.release(RequestCode.SEND_MESSAGE_V2)
         assert busy.wait(WAIT_S)
-        broker.hold(RequestCode.SEND_MESSAGE_V2)
+        broker.hold(RequestCode.SEND_BATCH_MESSAGE)
         for _ in range(3):
             producer.submit("Orders", b"")
         fourth = threading.Thread(target=producer.submit, args=("Orders", b"fourth"))
@@ -283,7 +283,7 @@ def test_what_is_submitted_while_the_loop_is_busy_keeps_within_max_in_flight(
         go_on.set()
         portals.portal().call(asyncio.sleep(0.1))
         in_flight = producer.in_flight
-        broker.release(RequestCode.SEND_MESSAGE_V2)
+        broker.release(RequestCode.SEND_BATCH_MESSAGE)
         fourth.join(WAIT_S)
     assert in_flight == 3
 
@@ -380,7 +380,7 @@ def test_a_failure_that_nobody_looks_at_is_logged(
             del seen
             gc.collect()
     assert [record.message for record in caplog.records if "never retrieved" in record.message] == [
-        "a submitted message failed, and the exception of its future was never retrieved: topic "
+        "a submitted message failed, and the exception of its handle was never retrieved: topic "
         '"Ordres" has no route '
         f"on {broker.address}. "
         "Similar topics: Orders. Create it with `ogive topic create Ordres`; where auto-create is "
@@ -742,23 +742,24 @@ def test_whatever_goes_wrong_on_the_loop_reaches_the_caller_and_nobody_else(
     """Many messages share one wake-up of the loop: what one of them breaks must not leave the
     others waiting.
     """
-    place = Publisher.place
+    start = Accumulator.start
 
-    def fail_at_times(publisher: Publisher, pending: PendingSend) -> None:
-        if pending.body == b"breaks":
+    def fail_at_times(accumulator: Accumulator, run: list[PendingSend], *where: Any) -> None:
+        if any(b"breaks" in pending.body for pending in run):
             raise exception
-        place(publisher, pending)
+        start(accumulator, run, *where)
 
-    monkeypatch.setattr(Publisher, "place", fail_at_times)
+    monkeypatch.setattr(Accumulator, "start", fail_at_times)
     with ogive.Producer(broker.address, config=ProducerConfig(max_in_flight=4)) as producer:
+        producer.send("Orders", b"goes")
         # beyond the bound on what is in flight, were the room not given back
         for _ in range(3):
             going_wrong = [producer.submit("Orders", b"breaks") for _ in range(2)]
-            producer.submit("Orders", b"goes").result(WAIT_S)
             assert [future.exception(WAIT_S) for future in going_wrong] == [exception] * 2
+            producer.submit("Orders", b"goes").result(WAIT_S)
         assert producer.in_flight == 0
         producer.flush()
-    assert broker.bodies("Orders")[0] == [b"goes"] * 3
+    assert broker.bodies("Orders")[0] == [b"goes"] * 4
 
 
 def test_a_callback_that_exits_takes_nothing_from_the_messages_that_went_with_its_own(

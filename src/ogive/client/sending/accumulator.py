@@ -262,10 +262,15 @@ class OrderedQueue:
 
 # what waits is shared by the queues, but smaller batches are not worth it
 MIN_SHARE: Final = 16
+# a message that goes alone is sent before one in the inbox that came at most so much earlier
+TIE_S: Final = 0.005
 
 
 class Accumulator:
-    """Messages of one producer for one broker that need no order."""
+    """Messages of one producer for one broker that need no order.
+
+    A topic waits here with its messages, with those in its inbox, or with both.
+    """
 
     def __init__(
         self, lane: Lane, config: ProducerConfig, watch: DeadlineWatch, publisher: Publishing
@@ -279,11 +284,20 @@ class Accumulator:
         self._on_way = 0
         self._waiting: dict[PendingTopic, deque[PendingSend]] = {}
 
+    @property
+    def has_room(self) -> bool:
+        """Return True if one more request may be on its way."""
+        return self._on_way < self._config.max_requests
+
+    def expect(self, topic: PendingTopic) -> None:
+        """Send what is in the topic's inbox as answers come in. There is no room now."""
+        self._waiting.setdefault(topic, deque())
+
     def send(self, topic: PendingTopic, pending: PendingSend, connection: Connection) -> None:
         """Send the message to its target, or keep it for the next batch of its topic."""
-        if self._on_way < self._config.max_requests or not may_share(pending):
+        if self.has_room or not (may_share(pending) or pending.count > 1):
             assert pending.target is not None
-            self._start([pending], pending.target, connection)
+            self.start([pending], pending.target, connection)
         else:
             # ended messages are not removed from here
             self._watch.add(pending)
@@ -295,10 +309,11 @@ class Accumulator:
             topic: deque(one for one in waiting if not one.finished)
             for topic, waiting in self._waiting.items()
         }
-        self._waiting = {topic: waiting for topic, waiting in kept.items() if waiting}
+        self._waiting = {topic: waiting for topic, waiting in kept.items() if waiting or topic.busy}
 
-    def _start(self, run: list[PendingSend], target: Target, connection: Connection) -> None:
-        target.sent += len(run)
+    def start(self, run: list[PendingSend], target: Target, connection: Connection) -> None:
+        """Send *run* in one request."""
+        target.sent += sum([pending.count for pending in run])
         try:
             start_run(
                 run, target, connection, partial(self._answered, run, target), self._loop.time()
@@ -330,7 +345,9 @@ class Accumulator:
             self._place_again(run)
             return
         for pending in run:
-            if not pending.finished:
+            if pending.count > 1 and is_refusal(error) and not pending.finished:
+                self._place_again(self._publisher.split(pending))
+            elif not pending.finished:
                 self._publisher.attempt_failed(pending, error)
 
     def _send_waiting(self) -> None:
@@ -342,15 +359,23 @@ class Accumulator:
             if connection is None or not targets:
                 del self._waiting[topic]
                 self._place_again(waiting)
-            elif self._on_way < self._config.max_requests:
-                share = max(-(-len(waiting) // len(targets)), MIN_SHARE)
-                run = next_run(waiting, self._config.max_batch_bytes, self._loop.time(), share)
+                self._publisher.drain(topic)
+            elif self.has_room:
                 del self._waiting[topic]
-                if waiting:
+                if topic.inbox and not (
+                    waiting and waiting[0].started <= topic.inbox[0]._since + TIE_S
+                ):
+                    run = [self._publisher.form(topic)]
+                else:
+                    share = max(-(-len(waiting) // len(targets)), MIN_SHARE)
+                    run = next_run(waiting, self._config.max_batch_bytes, self._loop.time(), share)
+                if waiting or topic.inbox:
                     # behind the other topics
                     self._waiting[topic] = waiting
                 if run:
-                    self._start(run, min(targets, key=attrgetter("sent")), connection)
+                    self.start(run, min(targets, key=attrgetter("sent")), connection)
+                if not topic.inbox:
+                    self._publisher.drain(topic)
             else:
                 return
 

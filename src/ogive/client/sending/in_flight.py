@@ -18,14 +18,16 @@ from ogive.transport.deadlines import Deadlines
 class InFlightLimit:
     """Limit of messages and bytes in flight. Callers over it wait, first come first served.
 
-    A message larger than the whole limit still goes, alone.
+    A message larger than the whole limit still goes, alone. ``admits`` and ``acquire`` may be
+    called on any thread; they never count too much, because ``acquire`` adds without a call in
+    between, and so without another thread or a signal handler.
     """
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
         self._max_count = max_count
         self._max_bytes = max_bytes
         # in flight, or admitted, of a caller that has not come back yet
-        self._count = self._bytes = 0
+        self.count = self._bytes = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._loop = asyncio.get_running_loop()
 
@@ -36,11 +38,11 @@ class InFlightLimit:
         return not self._waiting and self._fits(size, before)
 
     def acquire(self, size: int) -> None:
-        self._count += 1
+        self.count += 1
         self._bytes += size
 
-    def release(self, size: int) -> None:
-        self._count -= 1
+    def release(self, size: int, count: int = 1) -> None:
+        self.count -= count
         self._bytes -= size
         if self._waiting:
             self._admit_next()
@@ -53,6 +55,8 @@ class InFlightLimit:
         turn: asyncio.Future[None] = self._loop.create_future()
         entry = (turn, size)
         self._waiting.append(entry)
+        # the last message in flight may have ended since a thread found no room
+        self._admit_next()
         came = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -60,7 +64,7 @@ class InFlightLimit:
             came = True
         except TimeoutError:
             raise SendFailed(
-                f"not sent: {self._count} messages of {self._bytes} bytes were in flight for "
+                f"not sent: {self.count} messages of {self._bytes} bytes were in flight for "
                 f"{timeout_s:.1f} s, "
                 f"and no more are allowed (max_in_flight, max_in_flight_bytes)"
             ) from None
@@ -80,8 +84,8 @@ class InFlightLimit:
                 turn.set_exception(error)
 
     def _fits(self, size: int, before: int = 0) -> bool:
-        return self._count + before < self._max_count and (
-            self._bytes + size <= self._max_bytes or self._count == 0
+        return self.count + before < self._max_count and (
+            self._bytes + size <= self._max_bytes or self.count == 0
         )
 
     def _admit_next(self) -> None:

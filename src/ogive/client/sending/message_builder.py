@@ -141,7 +141,7 @@ class MessageBuilder:
     ) -> None:
         self._config = config
         self._namespace = namespace
-        self._serializer = serializer
+        self.serializer = serializer
         self._ended = ended
 
     def message(
@@ -161,7 +161,7 @@ class MessageBuilder:
         _check_arguments(sharding_key, queue)
         hooks = self._config.hooks
         message, flag, unusual_level = None, 0, 0
-        if self._serializer is not None and body is not None:
+        if self.serializer is not None and body is not None:
             body = self._raw(body)
         if (
             isinstance(topic, str)
@@ -271,8 +271,8 @@ class MessageBuilder:
 
         Raises what the serializer raises, and TypeError if it returns no bytes.
         """
-        raw = body if self._serializer is None else self._serializer(body)
-        if self._serializer is not None and not isinstance(raw, bytes):
+        raw = body if self.serializer is None else self.serializer(body)
+        if self.serializer is not None and not isinstance(raw, bytes):
             raise TypeError(
                 f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes "
                 "are expected"

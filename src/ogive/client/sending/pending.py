@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
+from ogive.client.sending.handle import BatchOutcome, SendHandle
 from ogive.errors import (
     BrokerBusy,
     BrokerError,
@@ -57,7 +58,8 @@ OnEnd = Callable[["PendingSend", SendResult | None, BaseException | None], None]
 class PendingSend:
     """One message, or one batch, from its acceptance to its outcome.
 
-    *pinned* ones must keep their order on their queue.
+    *pinned* ones must keep their order on their queue. *outcome* is that of messages that were
+    submitted, *count* their number.
     """
 
     __slots__ = (
@@ -66,6 +68,7 @@ class PendingSend:
         "batch",
         "body",
         "born_ms",
+        "count",
         "deadline",
         "error",
         "finished",
@@ -76,6 +79,7 @@ class PendingSend:
         "on_end",
         "on_way",
         "once",
+        "outcome",
         "pinned",
         "properties",
         "queue",
@@ -126,6 +130,8 @@ class PendingSend:
         self.batch = batch
         self.pinned = sharding_key is not None or queue is not None
         self.size = len(body) + len(text) + OVERHEAD_BYTES
+        self.count = 1
+        self.outcome: BatchOutcome | None = None
         # set on acceptance
         self.key = ""
         # A delay level that few brokers have, to be checked before it is accepted.
@@ -211,7 +217,11 @@ class Lane:
 class Sender(Protocol):
     """Protocol of the accumulator, as its lane uses it."""
 
+    @property
+    def has_room(self) -> bool: ...
     def send(self, topic: "PendingTopic", pending: PendingSend, connection: Connection) -> None: ...
+    def start(self, run: list[PendingSend], target: "Target", connection: Connection) -> None: ...
+    def expect(self, topic: "PendingTopic") -> None: ...
     def drop_finished(self) -> None: ...
 
 
@@ -249,11 +259,25 @@ class Target:
 class PendingTopic:
     """Queues of one topic; None until the route is known, and messages wait in *backlog*.
 
+    Any thread appends to *inbox* messages that may go to any queue. While *busy* the loop looks
+    there by itself; otherwise who appends wakes it.
+
     *left* are queues that the route does not show any more, but whose messages have no outcome yet:
     should one come back, what is sent then must not overtake them.
     """
 
-    __slots__ = ("backlog", "by_queue", "left", "name", "next", "resolving", "targets")
+    __slots__ = (
+        "backlog",
+        "busy",
+        "by_queue",
+        "expiry",
+        "inbox",
+        "left",
+        "name",
+        "next",
+        "resolving",
+        "targets",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -261,6 +285,10 @@ class PendingTopic:
         self.by_queue: dict[MessageQueue, Target] = {}
         self.left: dict[MessageQueue, Target] = {}
         self.backlog: deque[PendingSend] = deque()
+        self.inbox: list[SendHandle] = []
+        self.busy = False
+        # of what waits in the inbox
+        self.expiry: asyncio.TimerHandle | None = None
         # round robin begins anywhere: many producers must not begin with the same queue
         self.next = time.monotonic_ns() & 0xFFFF
         self.resolving = False
@@ -281,7 +309,9 @@ class PendingTopic:
         """Return True if nothing waits here and nothing in flight must keep its order, so the topic
         can be forgotten and created again.
         """
-        return not self.backlog and all(target.idle for target in self.all_targets)
+        return not (self.backlog or self.inbox or self.busy) and all(
+            target.idle for target in self.all_targets
+        )
 
 
 class Publishing(Protocol):
@@ -295,6 +325,15 @@ class Publishing(Protocol):
 
     def send(self, pending: PendingSend, connection: Connection) -> None:
         """Send it to the queue that was chosen."""
+
+    def drain(self, topic: PendingTopic) -> None:
+        """Send what is in the topic's inbox, as far as there is room."""
+
+    def form(self, topic: PendingTopic) -> PendingSend:
+        """Take messages from the front of the topic's inbox, as many as one request can carry."""
+
+    def split(self, pending: PendingSend) -> list[PendingSend]:
+        """Return the messages of a batch that was submitted, each by itself."""
 
     def stored(self, pending: PendingSend, target: Target, result: SendResult) -> None:
         """Take the answer to a try, which stored a message that needs no order."""
@@ -368,10 +407,13 @@ def outcome_of(pending: PendingSend, now: float, name_servers: object) -> OgiveE
     return failed
 
 
+UNKNOWN: Final = "The message may or may not be stored."
+
+
 def unknown_outcome(pending: PendingSend) -> str:
     """Return the sentence for an unknown outcome, with the message's id (of a batch, the first)."""
     key = pending.key.partition(",")[0]
-    return f"The message may or may not be stored{f': its id is {key}' if key else ''}."
+    return f"{UNKNOWN[:-1]}: its id is {key}." if key else UNKNOWN
 
 
 def _counted(count: int, one: str, many: str) -> str:

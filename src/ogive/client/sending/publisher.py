@@ -24,22 +24,36 @@ Everything here runs on the client's loop. There is no task per message: only fa
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import publish_queues
-from ogive.client.sending.accumulator import Accumulator, OrderedQueue, seal
+from ogive.client.sending.accumulator import BATCH_PROPERTIES, Accumulator, OrderedQueue, seal
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.delay_levels import LevelCheck
-from ogive.client.sending.destinations import Destinations, Resolver, pinned_target
+from ogive.client.sending.destinations import (
+    Destinations,
+    Resolver,
+    pinned_target,
+    targets_on,
+)
+from ogive.client.sending.handle import (
+    ITEM_BYTES,
+    KEY_BYTES,
+    MAX_TEXT_BYTES,
+    BatchOutcome,
+    SendHandle,
+)
 from ogive.client.sending.in_flight import DeadlineWatch, InFlightLimit
-from ogive.client.sending.message_builder import with_unique_key
+from ogive.client.sending.message_builder import property_text, with_unique_key
 from ogive.client.sending.pending import (
     FAILED_S,
+    OVERHEAD_BYTES,
     Lane,
     PendingSend,
     PendingTopic,
@@ -56,8 +70,9 @@ from ogive.errors import (
     RequestTimeout,
     SendFailed,
 )
-from ogive.model import MessageQueue, SendResult, SendStatus
+from ogive.model import MAX_BODY_BYTES, MessageQueue, SendResult, SendStatus, as_keys
 from ogive.transport.connection import Connection
+from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch, encode_batch
 from ogive.wire.sends import SendEncoder
 
 log = logging.getLogger(__name__)
@@ -68,6 +83,21 @@ MAX_PAUSE_S: Final = 1.0
 # first one had to end
 GRACE_S: Final = 1.0
 CLOSED_MEANWHILE: Final = "the producer was closed before the message had an outcome"
+# what is in an inbox is shared by the queues, but smaller batches are not worth it
+MIN_BATCH: Final = 256
+# property texts of messages with a tag alone
+MAX_TEXTS: Final = 256
+
+
+class NoRoom(Exception):
+    """A message that was offered has to wait for room: await ``wait`` with its time budget."""
+
+    def __init__(self, publisher: "Publisher", topic: PendingTopic, handle: SendHandle) -> None:
+        self._publisher, self._topic, self._handle = publisher, topic, handle
+
+    async def wait(self, timeout_s: float) -> SendHandle:
+        """Submit the message once there is room. Raises SendFailed."""
+        return await self._publisher.accept_handle(self._topic, self._handle, timeout_s)
 
 
 class Publisher:
@@ -93,6 +123,15 @@ class Publisher:
         self._under_way: set[PendingSend] = set()
         self._flushes: list[tuple[set[PendingSend], asyncio.Future[None]]] = []
         self._closed = False
+        # messages that nothing has to be done with but to send them
+        self._takes_plain = not (config.hooks or config.trace)
+        self._plain_bytes = (
+            MAX_BODY_BYTES + 1 if config.compress_over_bytes is None else config.compress_over_bytes
+        )
+        self._not_sent = BatchOutcome(self._loop)
+        self._texts: dict[str, bytes] = {}
+        # threads that are about to wake the loop
+        self._wakers: list[None] = []
         client.routes.on_change.append(self._route_changed)
 
     def _make_lane(self, broker_name: str) -> Lane:
@@ -122,7 +161,7 @@ class Publisher:
     @property
     def in_flight(self) -> int:
         """Return the number of accepted messages without an outcome. Any thread may ask."""
-        return len(self._under_way)
+        return self._limit.count
 
     def has_room(self, size: int, before: int = 0) -> bool:
         """Return True if a message of *size* bytes may be accepted at once, behind *before* others,
@@ -168,6 +207,234 @@ class Publisher:
         """
         self._limit.acquire(pending.size)
         self._begin(pending, timeout_s)
+
+    def offer(
+        self,
+        name: str,
+        body: bytes,
+        tag: str | None,
+        keys: str | Iterable[str],
+        now: float,
+        on_done: Callable[[SendHandle], object] | None,
+    ) -> SendHandle | None:
+        """Submit a message that may go to any queue; None if it has to be accepted in the long way.
+        Any thread may call this, at *now* of the loop's clock.
+
+        Raises what ``Message`` raises, and NoRoom.
+        """
+        topic = self._topics.get(self.client.namespace.wrap(name))
+        size = len(body)
+        if (
+            topic is None
+            or size >= self._plain_bytes
+            or not self._takes_plain
+            or name.startswith("%")
+        ):
+            return None
+        text = b""
+        if tag is not None or keys != ():
+            found = self._text(name, body, tag, keys)
+            if found is None:
+                return None
+            text = found
+        handle = SendHandle(self._not_sent, body, text, now, None if on_done is None else [on_done])
+        size += len(text) + OVERHEAD_BYTES
+        if not self._limit.admits(size):
+            raise NoRoom(self, topic, handle)
+        self._limit.acquire(size)
+        topic.inbox.append(handle)
+        if not topic.busy or self._wakers:
+            self._wake(topic)
+        return handle
+
+    def _text(
+        self, name: str, body: bytes, tag: str | None, keys: str | Iterable[str]
+    ) -> bytes | None:
+        """Return the properties as they are stored, or None if they cannot be."""
+        found = self._texts.get(tag) if keys == () and isinstance(tag, str) else None
+        if found is not None:
+            return found
+        try:
+            found = property_text(
+                name, body, tag, as_keys(keys) if keys != () else (), None, 0
+            ).encode()
+        except UnicodeEncodeError:
+            return None
+        if len(found) > MAX_TEXT_BYTES:
+            return None
+        if keys == () and tag is not None:
+            if len(self._texts) >= MAX_TEXTS:
+                self._texts.clear()
+            self._texts[tag] = found
+        return found
+
+    async def accept_handle(
+        self, topic: PendingTopic, handle: SendHandle, timeout_s: float
+    ) -> SendHandle:
+        """Wait for room, then submit the message. Raises SendFailed."""
+        assert handle._body is not None
+        assert handle._text is not None
+        await self._limit.wait(len(handle._body) + len(handle._text) + OVERHEAD_BYTES, timeout_s)
+        topic.inbox.append(handle)
+        if not topic.busy:
+            self.drain(topic)
+        return handle
+
+    def _wake(self, topic: PendingTopic) -> None:
+        """Make the loop look at the inbox. A signal handler in here wakes it, too."""
+        try:
+            self._wakers.append(None)
+            topic.busy = True
+            self._loop.call_soon_threadsafe(self.drain, topic)
+        except BaseException:
+            # Ctrl-C: later callers would wait for a loop that was never woken
+            topic.busy = False
+            raise
+        finally:
+            del self._wakers[:1]
+
+    def drain(self, topic: PendingTopic) -> None:
+        """Send what is in the topic's inbox, as far as there is room."""
+        topic.busy = True
+        while True:
+            while topic.inbox:
+                if not self._send_next(topic):
+                    return
+            topic.busy = False
+            # who appended before that did not wake the loop
+            if not topic.inbox:
+                return
+            topic.busy = True
+
+    def _send_next(self, topic: PendingTopic) -> bool:
+        """Send the next batch of the inbox, or park it. Return False if it has to wait for an
+        answer, which then sends it.
+        """
+        if self._closed or topic.targets is None or topic.backlog:
+            self._launch(topic, self.place)
+            return True
+        target = self.destinations.next_target(topic)
+        connection = target.lane.ready()
+        if connection is not None and not target.lane.accumulator.has_room:
+            lanes = {one.lane: None for one in topic.targets}
+            for lane in lanes:
+                connection = lane.ready()
+                if lane.down is None and connection is not None and lane.accumulator.has_room:
+                    target = targets_on(topic, lane)[0]
+                    break
+            else:
+                for lane in lanes:
+                    if lane.ready() is not None:
+                        lane.accumulator.expect(topic)
+                self._watch_inbox(topic)
+                return False
+        if connection is None:
+            self._launch(topic, self.place)
+        else:
+            least = min(targets_on(topic, target.lane), key=attrgetter("sent"))
+            target = least if least.sent < target.sent else target
+            accumulator, ready = target.lane.accumulator, connection
+            self._launch(topic, lambda pending: accumulator.start([pending], target, ready))
+        return True
+
+    def _launch(self, topic: PendingTopic, way: Callable[[PendingSend], None]) -> None:
+        """Let the next batch of the inbox go its *way*."""
+        pending = self.form(topic)
+        try:
+            if self._closed:
+                raise IllegalStateError(CLOSED_MEANWHILE)
+            way(pending)
+        except BaseException as exc:  # noqa: BLE001
+            # even SystemExit: nobody else would hear of it
+            self._finish(pending, None, exc)
+            if not pending.future.done():
+                pending.future.set_exception(exc)
+
+    def form(self, topic: PendingTopic) -> PendingSend:
+        """Take messages from the front of the topic's inbox, as many as one request can carry."""
+        config, inbox, now_ms = self.config, topic.inbox, int(time.time() * 1000)
+        share = -(-len(inbox) // len(topic.targets)) if topic.targets else 0
+        most = min(len(inbox), max(share, MIN_BATCH), MAX_BATCH_MESSAGES)
+        prefix, number = self._keys.take(now_ms, most)
+        outcome = BatchOutcome(self._loop, prefix, number)
+        body, count = SendHandle._fill(inbox, outcome, prefix, number, config.max_batch_bytes, most)
+        outcome.handles, outcome.count = inbox[:count], count
+        del inbox[:count]
+        first, last = outcome.handles[0], outcome.handles[-1]
+        pending = self._submitted(topic.name, body, outcome, f"{prefix}{number:012X}", now_ms)
+        pending.started, pending.deadline = first._since, last._since + config.send_timeout_s
+        return pending
+
+    def _submitted(
+        self, topic: str, body: bytes, outcome: BatchOutcome, key: str, now_ms: int
+    ) -> PendingSend:
+        """Return what is sent for messages that were submitted; *body* is that of a batch."""
+        count = outcome.count
+        if count == 1:
+            [(flag, body, properties)] = decode_batch(body)
+            pending = PendingSend(topic, body, "", None, None, flag=flag)
+            pending.properties = properties
+            pending.size += len(properties) - KEY_BYTES
+        else:
+            pending = PendingSend(topic, body, "", None, None, batch=[])
+            pending.properties = BATCH_PROPERTIES
+            pending.size = len(body) + count * (OVERHEAD_BYTES - ITEM_BYTES)
+        pending.count, pending.outcome, pending.future = count, outcome, outcome
+        pending.key, pending.born_ms = key, now_ms
+        self._under_way.add(pending)
+        return pending
+
+    def split(self, pending: PendingSend) -> list[PendingSend]:
+        """Return the messages of a batch that was submitted, each by itself."""
+        whole = pending.outcome
+        assert whole is not None
+        pending.finished = True
+        self._under_way.discard(pending)
+        self._watch.drop(pending)
+        singles: list[PendingSend] = []
+        for handle, item in zip(whole.handles, decode_batch(pending.body), strict=True):
+            outcome = BatchOutcome(self._loop)
+            outcome.handles = [handle]
+            handle._index, handle._batch = 0, outcome
+            key = whole.key_of(len(singles))
+            one = self._submitted(
+                pending.topic, encode_batch([item]), outcome, key, pending.born_ms
+            )
+            one.started, one.deadline, one.alone = pending.started, pending.deadline, True
+            one.tries, one.tried, one.error = pending.tries, pending.tried, pending.error
+            one.target, one.unknown = pending.target, pending.unknown
+            singles.append(one)
+        whole.handles = []
+        for waiting, _ in self._flushes:
+            if pending in waiting:
+                waiting.update(singles)
+                waiting.discard(pending)
+        return singles
+
+    def _watch_inbox(self, topic: PendingTopic) -> None:
+        """End what waits in the inbox in time."""
+        if topic.expiry is None and topic.inbox:
+            deadline = topic.inbox[0]._since + self.config.send_timeout_s
+            topic.expiry = self._loop.call_at(deadline, self._expire_inbox, topic)
+
+    def _expire_inbox(self, topic: PendingTopic) -> None:
+        topic.expiry = None
+        # uvloop's clock counts milliseconds
+        latest = self._loop.time() - self.config.send_timeout_s + 0.001
+        while topic.inbox and topic.inbox[0]._since <= latest:
+            pending = self.form(topic)
+            pending.target = topic.targets[0] if topic.targets else None
+            self._expire([pending])
+        self._watch_inbox(topic)
+
+    def handle_of(
+        self, pending: PendingSend, on_done: Callable[[SendHandle], object] | None
+    ) -> SendHandle:
+        """Return the handle of a message that is accepted in the long way."""
+        outcome = pending.future = BatchOutcome(self._loop)
+        handle = SendHandle(outcome, b"", b"", 0.0, None if on_done is None else [on_done])
+        outcome.handles = [handle]
+        return handle
 
     def _begin(self, pending: PendingSend, timeout_s: float) -> None:
         try:
@@ -386,7 +653,7 @@ class Publisher:
         if pending.number >= 0:
             self._watch.drop(pending)
         self._under_way.discard(pending)
-        self._limit.release(pending.size)
+        self._limit.release(pending.size, pending.count)
         for waiting, flushed in self._flushes:
             waiting.discard(pending)
             if not waiting and not flushed.done():
@@ -397,6 +664,9 @@ class Publisher:
 
         Never longer than the longest time budget among them.
         """
+        for topic in list(self._topics.values()):
+            while topic.inbox:
+                self._launch(topic, self.place)
         waiting = set(self._under_way)
         if not waiting:
             return
@@ -416,6 +686,10 @@ class Publisher:
         self._watch.clear()
         closed = IllegalStateError(CLOSED_MEANWHILE)
         self._limit.close(closed)
+        for topic in list(self._topics.values()):
+            if topic.expiry is not None:
+                topic.expiry.cancel()
+            self.drain(topic)
         for pending in list(self._under_way):
             self.end(pending, closed)
 

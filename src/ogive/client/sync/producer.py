@@ -1,6 +1,6 @@
 """The producer, blocking."""
 
-import concurrent.futures
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -12,9 +12,10 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfi
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import OneShot, Portal
 from ogive.client.producer import B
-from ogive.client.sending.pending import PendingSend, unknown_outcome
+from ogive.client.sending.handle import SendHandle
+from ogive.client.sending.pending import UNKNOWN, PendingSend, unknown_outcome
+from ogive.client.sending.publisher import NoRoom
 from ogive.client.sync.facade import Facade, OnlyWith
-from ogive.client.sync.submit_future import Completions, SubmitFuture
 from ogive.client.transaction import Check
 from ogive.errors import OgiveError, SendTimeout
 from ogive.keywords import explains
@@ -58,7 +59,6 @@ class Producer(Facade, Generic[B]):
             config=config,
             client=client,
         )
-        self._completions = Completions()
 
     def start(self) -> None:
         """Start without connecting: the first message does.
@@ -126,7 +126,7 @@ class Producer(Facade, Generic[B]):
         try:
             self._submit(pending, budget_s)
             if not sent.wait(budget_s + _LATE_S):
-                raise _blocked(pending, budget_s)
+                raise _blocked(budget_s, unknown_outcome(pending))
             return sent.result()
         except OgiveError:
             raise
@@ -149,14 +149,42 @@ class Producer(Facade, Generic[B]):
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
         timeout_s: float | None = None,
-    ) -> concurrent.futures.Future[SendResult]:
-        """Send as ``send`` does, but only wait for room among the messages in flight; the future
+        on_done: Callable[[SendHandle], object] | None = None,
+    ) -> SendHandle:
+        """Send as ``send`` does, but only wait for room among the messages in flight; the handle
         gets the result.
 
         Messages of one queue are stored in the order in which they were submitted. A failure that
-        is never looked at is logged. Callbacks of the future run on ogive's event loop and must not
-        block: all other sends wait for them.
+        is never looked at is logged. *on_done* is called with the handle when the outcome is known.
+        Callbacks run on ogive's event loop and must not block: all other sends wait for them.
         """
+        portal = self._live()
+        portal.check()
+        publisher = self._producer.publisher
+        if (
+            type(body) is bytes
+            and isinstance(topic, str)
+            and properties is None
+            and sharding_key is None
+            and queue is None
+            and timeout_s is None
+            and not delay_level
+            and deliver_at is None
+            and delay_s is None
+            and self._producer.builder.serializer is None
+            # a message in front of this one is on its way to the loop
+            and not portal.posted
+        ):
+            try:
+                handle = publisher.offer(topic, body, tag, keys, time.monotonic(), on_done)
+            except NoRoom as full:
+                budget_s = self._producer.config.send_timeout_s
+                try:
+                    return portal.call(full.wait(budget_s), timeout_s=budget_s + _LATE_S)
+                except TimeoutError:
+                    raise _blocked(budget_s, UNKNOWN) from None
+            if handle is not None:
+                return handle
         pending = self._prepare(
             topic,
             body,
@@ -169,10 +197,9 @@ class Producer(Facade, Generic[B]):
             deliver_at,
             delay_s,
         )
-        future: SubmitFuture[SendResult] = SubmitFuture(self._completions)
-        pending.future = future
+        handle = publisher.handle_of(pending, on_done)
         self._submit(pending, self._producer.budget_s(timeout_s))
-        return future
+        return handle
 
     def send_oneway(
         self,
@@ -311,7 +338,7 @@ class Producer(Facade, Generic[B]):
         return self._live().call(self._producer.recall(topic, handle, timeout_s=timeout_s))
 
     def flush(self) -> None:
-        """Wait until every message submitted so far has its outcome, which its future holds."""
+        """Wait until every message submitted so far has its outcome, which its handle holds."""
         self._live().call(self._producer.flush())
 
     def _prepare(
@@ -356,14 +383,14 @@ class Producer(Facade, Generic[B]):
         try:
             portal.call(publisher.accept(pending, budget), timeout_s=budget + _LATE_S)
         except TimeoutError:
-            raise _blocked(pending, budget) from None
+            raise _blocked(budget, unknown_outcome(pending)) from None
 
 
-def _blocked(pending: PendingSend, budget_s: float) -> SendTimeout:
+def _blocked(budget_s: float, outcome: str) -> SendTimeout:
     """Return the error of a send that the loop did not end in its time."""
     return SendTimeout(
         f"no outcome within {budget_s:g} s: ogive's event loop is blocked, perhaps by a hook or a "
-        f"callback. {unknown_outcome(pending)}"
+        f"callback. {outcome}"
     )
 
 

@@ -1,0 +1,137 @@
+"""Handles of submitted messages: as good as futures for whoever waits."""
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import ogive
+from ogive.client.config import ProducerConfig
+from ogive.client.sending.handle import SendHandle
+from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ResponseCode
+from ogive.testing.fake_broker import WAIT_S, error
+from tests.unit.client.serving import on_a_thread
+from tests.unit.client.test_producer import BATCH, BUSY, SEND, producing
+
+
+async def test_asyncio_waits_for_handles_as_for_futures() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        broker.hold(SEND)
+        first = await producer.submit("Orders", b"1")
+        with pytest.raises(asyncio.InvalidStateError):
+            first.result()
+        with pytest.raises(asyncio.InvalidStateError):
+            first.exception()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(first, 0.01)
+        assert (first.done(), first.running(), first.cancelled(), first.cancel()) == (
+            False,
+            True,
+            False,
+            False,
+        )
+        second = await producer.submit("Orders", b"2", sharding_key="a")
+        broker.release(SEND)
+        done, left = await asyncio.wait([first, second], timeout=WAIT_S)  # type: ignore[type-var]
+        assert (done, left) == ({first, second}, set())
+        results = list(await asyncio.gather(first, second))
+        assert results == [first.result(), second.result()]
+        assert await first == results[0]
+
+
+async def test_callbacks_hear_of_the_handle_once_whenever_they_were_added() -> None:
+    heard: list[object] = []
+    async with producing("Orders", config=ProducerConfig(max_requests=1)) as (producer, [broker]):
+        await producer.send("Orders", b"")
+        broker.hold(SEND)
+        handles = [await producer.submit("Orders", b"", on_done=heard.append) for _ in range(3)]
+        handles.append(await producer.submit("Orders", b"", tag="a", on_done=heard.append))
+        handles.append(await producer.submit("Orders", b"", delay_level=1, on_done=heard.append))
+        dropped: Callable[[SendHandle], object] = lambda _: heard.append("dropped")  # noqa: E731
+        handles[0].add_done_callback(dropped)
+        assert handles[0].remove_done_callback(dropped) == 1
+        assert handles[0].remove_done_callback(dropped) == 0
+        broker.release(SEND)
+        await producer.flush()
+        assert sorted(map(id, heard)) == sorted(map(id, handles))
+        handles[0].add_done_callback(heard.append)
+        assert heard[-1] is handles[0]
+
+
+async def test_each_message_of_a_batch_has_its_id_and_its_place() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"")
+        handles = [await producer.submit("Orders", b"%d" % i, keys=f"k{i}") for i in range(40)]
+        results = await asyncio.gather(*handles)
+        assert len(broker.of(BATCH)) == 1
+        assert [result.queue_offset for result in results] == list(range(1, 41))
+        assert len({result.id for result in results}) == 40
+        assert len({result.offset_id for result in results}) == 40
+        assert all(result.id.isalnum() and len(result.id) == 32 for result in results)
+
+
+async def test_a_failure_of_a_batch_is_logged_once_with_the_number_of_those_nobody_looked_at(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with producing("Orders", config=ProducerConfig(retries=0)) as (producer, [broker]):
+        await producer.send("Orders", b"")
+        broker.script(BATCH, BUSY)
+        handles = [await producer.submit("Orders", b"") for _ in range(10)]
+        await producer.flush()
+        looked_at = [handles[0].exception(), handles[1].exception()]
+        assert looked_at[0] is looked_at[1] is not None
+        with pytest.raises(ogive.BrokerError):
+            handles[2].result()
+        with caplog.at_level(logging.ERROR):
+            del handles
+            gc.collect()
+    [record] = [one.message for one in caplog.records if "never retrieved" in one.message]
+    assert record.startswith("7 submitted messages failed, and the exceptions of their handles")
+
+
+async def test_a_refused_batch_leaves_the_waiters_with_their_messages() -> None:
+    refused = error(ResponseCode.MESSAGE_ILLEGAL, "this one")
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"")
+        broker.script(BATCH, refused)
+        broker.on(SEND, lambda request: refused if request.body == b"3" else None)
+        handles = [await producer.submit("Orders", b"%d" % i) for i in range(6)]
+        flushed = asyncio.create_task(producer.flush())
+        outcomes = await asyncio.gather(*handles, return_exceptions=True)
+        await flushed
+        assert producer.in_flight == 0
+        items = {request.body: request for request in broker.of(SEND)}
+    assert [type(outcome) is MessageIllegal for outcome in outcomes] == [i == 3 for i in range(6)]
+    for i, outcome in enumerate(outcomes):
+        if isinstance(outcome, ogive.SendResult):
+            assert f"UNIQ_KEY\x01{outcome.id}\x02" in items[b"%d" % i].ext_fields["i"]
+
+
+def test_a_handle_may_be_awaited_on_another_loop_than_its_producers() -> None:
+    async def results(handles: list[SendHandle]) -> list[object]:
+        return await asyncio.gather(*handles, return_exceptions=True)
+
+    with on_a_thread() as broker, ogive.Producer(broker.address) as producer:
+        handles = [producer.submit("Orders", b""), producer.submit("Ordres", b"")]
+        stored, failed = asyncio.run(results(handles))
+        assert isinstance(stored, ogive.SendResult)
+        assert isinstance(failed, NoRoute)
+
+
+def test_what_is_submitted_after_the_end_is_refused_and_what_waits_at_the_end_ends() -> None:
+    with on_a_thread() as broker:
+        producer = ogive.Producer(broker.address, config=ProducerConfig(max_requests=1))
+        producer.start()
+        producer.send("Orders", b"")
+        broker.hold(SEND)
+        handles = [producer.submit("Orders", b"") for _ in range(100)]
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        broker.release(SEND)
+        closing.join(WAIT_S)
+        assert all(handle.exception(0) is None for handle in handles)
+        with pytest.raises(IllegalStateError, match="closed"):
+            producer.submit("Orders", b"")
