@@ -193,7 +193,12 @@ class _Api:
             self._add_function(name, value.__func__, bound=True)
         elif inspect.isfunction(value):
             self._add_function(name, value, bound=True, alone=attribute in OPERATORS)
-        elif inspect.ismemberdescriptor(value) or inspect.isclass(value):
+        elif (
+            inspect.ismemberdescriptor(value)
+            # a compiled class may have these in place of a twin's slots
+            or inspect.isgetsetdescriptor(value)
+            or inspect.isclass(value)
+        ):
             self._lines.add(name)
         else:
             self._lines.add(f"{name} = {_default(value)}")
