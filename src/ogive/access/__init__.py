@@ -1,4 +1,4 @@
-"""Access control: users, policies, and what every request needs.
+"""Access control: users, policies, and the permissions that every request needs.
 
 Brokers and name servers share the ``Guard``.
 """

@@ -1,13 +1,13 @@
-"""Audit log: who administered a server, one line for each change that was carried out.
+"""Audit log: one line for each administrative change that a server carried out.
 
-A line says who (the user where there is access control, and the address), where, what was done to
-what, and the settings that are not what they were. One that was answered with an error is told
-where it is in effect all the same, as what could not be saved may be. "Before" is taken when the
-change begins, "after" when it is done: of two that are made to one thing at once, both are in
-either line. Secrets are told as ``***``. Servers say in a table of theirs, by request code, which
-requests are changes (``namesrv/routes.py``).
+A line has the user (if there is access control), the address, the server, the operation, its
+object, and the settings that changed. A change that was answered with an error is logged if it is
+in effect all the same, for example because only saving it failed. The old settings are read when
+the change begins, the new ones when it is done: if two changes to one object overlap, both lines
+show both changes. Secrets are written as ``***``. Each server has a table of the request codes that
+are changes (``namesrv/routes.py``).
 
-The lines are of level INFO; ``ogive up`` shows them always, and leaves none of them out.
+The lines have level INFO; ``ogive up`` always shows them, and suppresses none.
 """
 
 import logging
@@ -24,7 +24,7 @@ from ogive.wire.signing import ACCESS_KEY
 log = logging.getLogger(__name__)
 
 INTERNAL_NAME: Final = "*internal"
-"""The user as whom the parts of one process ask each other."""
+"""The user name for requests between the parts of one process."""
 # names, or differences, in one line
 MAX_SHOWN: Final = 50
 # characters of each
@@ -40,7 +40,7 @@ State = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value that is compared, and not told."""
+    """A value that is compared, but not shown."""
 
     value: object = field(repr=False)
 
@@ -52,8 +52,8 @@ class Secret:
 class Change(Generic[Ctx]):
     """A kind of request that changes something.
 
-    *operation*: what it does, in words. *state*: what it may change, looked at before and after;
-    None where that is not easy to find out.
+    *operation*: the description for the log. *state*: reads the settings that may change, before
+    and after; None if they are not easy to find.
     """
 
     operation: str
@@ -84,8 +84,8 @@ class RequestSource:
 
 
 class AuditEntry(Generic[Ctx]):
-    """One change that is asked for: ``begin`` just before it is carried out, ``tell`` once it has
-    been.
+    """One requested change: call ``begin`` just before it is carried out, and ``tell``
+    afterwards.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class AuditEntry(Generic[Ctx]):
         requester: RequestSource,
         server: str,
     ) -> None:
-        """Read what is asked for. *server* is where. Raises ProtocolError for a body that cannot
-        be read.
+        """Read the request. *server* is the name of the server. Raises ProtocolError for a body
+        that cannot be read.
         """
         self._change, self._ctx = change, ctx
         self._asker, self._server = requester, server
@@ -105,7 +105,7 @@ class AuditEntry(Generic[Ctx]):
         self._before: State = {}
 
     def begin(self) -> None:
-        """Take what is before the change."""
+        """Read the settings before the change."""
         self._before = self._state()
 
     def _state(self) -> State:
@@ -181,7 +181,7 @@ def requester(command: RemotingCommand, remote_address: str, *, checked: bool) -
 
 
 def shown(text: str) -> str:
-    """Return a name that a client gave in a form that cannot be mistaken for other parts of the
+    """Return a name that a client gave, quoted so that it cannot be mistaken for other parts of the
     line.
     """
     return text if len(text) <= MAX_LENGTH and _PLAIN.fullmatch(text) else repr(text[:MAX_LENGTH])
@@ -197,7 +197,7 @@ def _text(value: object) -> str | None:
 
 
 def _json_value(value: object) -> str | int | float | bool | None:
-    """Return *value* as JSON has it; what JSON has no type for as text."""
+    """Return *value* in a form that JSON has; as text if JSON has no such type."""
     if (
         value is None
         or isinstance(value, bool | int)
@@ -210,9 +210,9 @@ def _json_value(value: object) -> str | int | float | bool | None:
 def _told(
     changes: Mapping[str, tuple[str | None, str | None]], total: int, *, was: bool, remains: bool
 ) -> str:
-    """Describe *changes* by name, from what was to what is, None for nothing.
+    """Describe *changes*, each from the old to the new value; None means that there is none.
 
-    There are *total* of them.
+    There are *total* changes.
     """
     if not changes:
         return "nothing is different"

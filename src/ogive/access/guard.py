@@ -1,4 +1,4 @@
-"""Check every request before anything else happens to it.
+"""Check every request before anything else is done with it.
 
 Source: auth/authentication and auth/authorization, 5.5.
 
@@ -6,13 +6,13 @@ Behaviour
 - Every request, one-way ones too, must carry a user's access key and signature. Super users may do
   everything; others may do what their policies allow, by the table in permissions.py. A code
   without a row there is for super users only.
-- A refusal is NO_PERMISSION. It is counted and told in the log, see refusals.py.
+- A denied request is answered NO_PERMISSION. It is counted and logged, see refusals.py.
 
 Differs from Java
-- The name server checks, too.
+- The name server checks requests, too.
 - Neither an address nor a request code is exempt.
 - An unknown user, a disabled one and a wrong signature get the same text, so that guessing reveals
-  nothing; the log tells them apart.
+  nothing; the log distinguishes them.
 """
 
 import shlex
@@ -55,11 +55,12 @@ _PURPOSE: Final = {
 
 
 def advice(acl: Acl | None, username: str, need: Need) -> str:
-    """Return the command with which an administrator allows the request.
+    """Return the command with which an administrator can allow the request.
 
-    It keeps the actions of the user's rule for the same resource, which it replaces. Return "" if
-    no rule can allow the request, and point to the rules if one for the same resource denies, or
-    is for other addresses: that was intended.
+    The command keeps the actions of the user's rule for the same resource, because the new rule
+    replaces it. Return "" if no rule can allow the request. If a rule for the same resource denies
+    it, or is for other addresses, return the command that lists the rules, because that was
+    intended.
     """
     if (
         not need.name
@@ -108,7 +109,7 @@ class Guard:
         topic_at: Callable[[int], str | None] = lambda _: None,
         topics_to_clone: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
-        """Guard *server*, which is its name in the log.
+        """Guard *server*, a name for the log.
 
         *topic_at* finds the topic of the message at a commit-log offset. *topics_to_clone*: see
         OffsetTable.
@@ -127,7 +128,7 @@ class Guard:
     def check(self, command: RemotingCommand, remote_address: str) -> None:
         """Return if the request may be carried out.
 
-        Raises AccessRefused; ProtocolError where its body cannot be read.
+        Raises AccessRefused, and ProtocolError if its body cannot be read.
         """
         try:
             user = self._user(command)
@@ -138,7 +139,7 @@ class Guard:
             raise
 
     def admits(self, sends: Sequence[Send | End], remote_address: str) -> bool:
-        """Return True if all of these may be carried out; for others check() says why not."""
+        """Return True if all of these requests are allowed; if not, check() gives the reason."""
         host = _host(remote_address)
         # most sends of one read go to one topic: 0.05 µs each instead of 1 for the look-up
         allowed: set[tuple[str, str]] = set()
@@ -167,9 +168,9 @@ class Guard:
         return True
 
     def may(self, username: str, remote_address: str, need: Need) -> bool:
-        """Return True if a user who is logged in already may do this now.
+        """Return True if a user who was authenticated before may do this now.
 
-        What the server sends on its own is checked, too.
+        Messages that the server sends on its own are checked, too.
         """
         found = self.table.find(username)
         if found is None or found[0].status != ENABLED:
@@ -233,7 +234,9 @@ def _host(remote_address: str) -> str:
 
 
 def _address(host: str) -> Address | None:
-    """Return None if *host* is no IP address: then no entry with source addresses fits."""
+    """Return the address; None if *host* is not an IP address. Then no entry with source addresses
+    matches.
+    """
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

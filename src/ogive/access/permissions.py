@@ -1,19 +1,18 @@
-"""Permissions that each request needs: one row for every code of the protocol.
+"""Permissions that each request needs: one row for every request code of the protocol.
 
-A test fails when a code has none.
+A test fails if a code has none.
 
 Source: DefaultAuthorizationContextBuilder.java and the annotations of the header classes, 5.5.
 
 Differs from Java
 - Java does not check requests whose header class it does not know (25, 26, 28, 200, 361 and more),
-  nor a resource that the request leaves out. Here the table says what is needed, and a missing
-  resource is one that nobody has been granted.
+  nor a resource that the request leaves out. Here the table has a permission for every code, and a
+  missing resource counts as one that no user has been granted.
 - A retry topic belongs to its group: to read it or send to it, permission for the group is needed.
-  So does the retry topic of a group that pops, where its name is not that of another group's.
-- 33, 36, 37 and 309 name a message by its position in the log: what counts is the topic of that
-  message.
-- Permission to read a topic includes asking for its offsets (29 to 32).
-- Topics in which messages of other topics wait fall under no rule but one that names them: see
+  So does the retry topic of a group that pops, unless its name is that of another group's.
+- 33, 36, 37 and 309 name a message by its position in the log: the topic of that message counts.
+- Permission to read a topic includes its offsets (29 to 32).
+- Only a rule that names it applies to a topic in which messages of other topics wait: see
   Resource.matches.
 """
 
@@ -45,7 +44,7 @@ PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST = (
 GROUP, CLUSTER = "Group", "Cluster"
 
 SUPER_ONLY: Final = Need("", "a super user", ("everything",))
-"""No policy can give it."""
+"""A permission that no policy can give."""
 # of the log
 MAX_OFFSET: Final = 2**63 - 1
 # of what is read to learn whom a request is about
@@ -54,13 +53,13 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The server's facts that a rule may use."""
+    """Facts about the server that a rule may use."""
 
     cluster: str
     is_super: Callable[[str], bool]
     topic_at: Callable[[int], str | None]
     topics_to_clone: Callable[[str], Iterable[str]]
-    """Topics on which another group can be moved to this group's position."""
+    """Return the topics for which another group's position can be copied to this group."""
 
 
 Rule = Callable[[RemotingCommand, Facts], Iterable[Need]]
@@ -109,7 +108,7 @@ def all_groups(*actions: str) -> Rule:
 
 
 def cluster(*actions: str, field: str | None = None) -> Rule:
-    """Require *actions* on the server's own cluster, or on the one that the request names."""
+    """Require *actions* on the server's own cluster, or on the cluster in the request."""
     return lambda command, facts: (
         Need(CLUSTER, command.ext_fields.get(field, "") if field else facts.cluster, actions),
     )
@@ -128,9 +127,10 @@ def if_given(field: str, rule: Rule) -> Rule:
 
 
 def _running_info(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Require Get on the group, or, for a request with a body, Sub or Get.
+    """Require Get on the group or, for a request with a body, Sub or Get.
 
-    By a body a member asks another one which queues it holds. The broker asks for no stacks then.
+    With a body a member asks another member which queues it holds. The broker requests no stacks
+    then.
     """
     return group(SUB, GET)(command, facts) if command.body else group(GET)(command, facts)
 
@@ -154,7 +154,9 @@ def topic_at(field: str, *actions: str) -> Rule:
 
 
 def topic_of_offset(facts: Facts, commitlog_offset: int) -> str | None:
-    """Return the topic of the message at an offset of the commit log, None if none is there."""
+    """Return the topic of the message at an offset of the commit log; None if there is no
+    message.
+    """
     return facts.topic_at(commitlog_offset) if 0 <= commitlog_offset <= MAX_OFFSET else None
 
 
@@ -171,7 +173,7 @@ def _body_of(command: RemotingCommand) -> bytes:
 
 
 def _route(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Require Pub, Sub or Get on the topic, and nothing for TBW102: clients ask for its route
+    """Require Pub, Sub or Get on the topic, but nothing for TBW102: clients request its route
     before a send creates a topic.
     """
     name = command.ext_fields.get("topic", "")
@@ -179,9 +181,10 @@ def _route(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
 
 
 def _reply(field: str) -> Rule:
-    """Require Pub on the topic of a reply. In the topic of all replies Sub on some group is enough.
+    """Require Pub on the topic of a reply. For the topic of all replies, Sub on any group is
+    enough.
 
-    Consumers have that, and are not given Pub.
+    Consumers have Sub, and usually not Pub.
     """
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
@@ -196,7 +199,9 @@ def _reply(field: str) -> Rule:
 
 
 def _of_message_id(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Parse a message id exactly as the handler does: else the wrong message would be checked."""
+    """Parse a message id exactly as the handler does: otherwise another message would be
+    checked.
+    """
     try:
         found = facts.topic_at(parse_offset_message_id(command.ext_fields.get("msgId", ""))[1])
     except ProtocolError:
@@ -279,8 +284,8 @@ def _body_names(members: str, name: str, kind: str, *actions: str) -> Rule:
 
 
 def _body(**fields: tuple[str, tuple[str, ...]]) -> Rule:
-    """Require what *fields* says, kind and actions, of each member that names a resource in the
-    body.
+    """Require the kind and actions in *fields* for each member of the body that names a
+    resource.
     """
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
@@ -309,7 +314,7 @@ def _text(value: Any) -> str:
 
 
 def _user(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
-    """Require a super user to make or change one."""
+    """Require a super user if a super user is created or changed."""
     yield Need(CLUSTER, facts.cluster, (UPDATE,))
     makes_one = bool(command.body) and User.decode(_body_of(command)).user_type == SUPER
     if makes_one or facts.is_super(command.ext_fields.get("username", "")):

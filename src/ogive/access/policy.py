@@ -12,7 +12,7 @@ from ogive.wire.bodies.acls import ANY, CUSTOM, DEFAULT, DENY, Acl, PolicyEntry
 
 
 class AccessRefused(Refused):
-    """A request that access control refuses, mostly with NO_PERMISSION.
+    """Error of a request that access control denies, mostly with NO_PERMISSION.
 
     *why* is the reason in the log; the answer may say less, or say how to get the permission.
     """
@@ -32,10 +32,10 @@ Address = IPv4Address | IPv6Address
 
 
 class Need(NamedTuple):
-    """Permission that a request requires: any one of *actions* on the resource.
+    """Permission that a request needs: any one of *actions* on the resource.
 
     *name* ``*`` means all resources of the kind. *or_some* is a kind and an action on any resource
-    of that kind; it is enough if no entry is about the resource itself.
+    of that kind, which is enough if no entry matches the resource itself.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Need(NamedTuple):
 
 
 def is_allowed(acl: Acl | None, need: Need, address: Address | None) -> bool:
-    """Return True if the best fitting entry allows *need*; without one nothing is allowed.
+    """Return True if the most specific matching entry allows *need*; without one it is denied.
 
     Entries of the custom policy precede those of the default one. A denying entry precedes an
     allowing one for the same resource.

@@ -1,4 +1,4 @@
-"""Log for requests that access control refused: how many, by whom and why."""
+"""Log of denied requests: how many, by which user and for which reason."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ _NAMING: Final = (
 
 @dataclass(slots=True)
 class _More:
-    """Refusals that are counted, and not logged yet."""
+    """Denials that were counted, but not logged yet."""
 
     user: str | None
     since: float
@@ -42,9 +42,9 @@ class _More:
 
 
 class Refusals:
-    """Log of refusals: the first of a user at an address for a reason at once.
+    """Log of denials: the first one of a user at an address for a reason is logged at once.
 
-    Equal ones are counted, and logged once a minute. Servers that share their users share this.
+    Equal ones are counted, and logged once a minute. Servers that share their users share this log.
     Event-loop only. ``tell`` must be called from time to time.
     """
 
@@ -54,14 +54,14 @@ class Refusals:
         self._hosts: Counter[str] = Counter()
         """Number of known refusals per address."""
         self._others = 0
-        """Refusals that did not fit into the table."""
+        """Denials that did not fit into the table."""
         self._others_told_at = now()
         self.count = 0
 
     def note(self, command: RemotingCommand, host: str, server: str, reason: str) -> None:
-        """Record a refusal. *reason* may say more than the answer did.
+        """Record a denial. *reason* may say more than the answer did.
 
-        The user is the one that the request names, which may be a lie.
+        The user is the one that the request claims, which may be false.
         """
         self.count += 1
         name = command.ext_fields.get(ACCESS_KEY)
@@ -94,9 +94,9 @@ class Refusals:
             )
 
     def tell(self) -> None:
-        """Report how many more of each denial came in a minute that is over.
+        """Log how often each denial was repeated in a minute that is over.
 
-        A denial that did not come again is forgotten, and logged when it comes.
+        A denial that was not repeated is forgotten, and logged when it occurs again.
         """
         now = self._now()
         for key, more in list(self._known.items()):

@@ -5,9 +5,9 @@ Apache's brokers keep both in a RocksDB, which is not read here; ``mqadmin creat
 AuthorizationMetadataManagerImpl.java, 5.5.
 
 Differs from Java
-- The last enabled super user cannot be deleted, disabled or made a normal user: nobody could
-  administer the broker then.
-- A deleted user's policies go with the user.
+- The last enabled super user cannot be deleted, disabled or made a normal user: otherwise no user
+  could administer the broker.
+- A deletion of a user deletes the user's policies, too.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _INTERNAL: Final = User(username=INTERNAL_NAME, user_type=SUPER, status=ENABLED)
 class AccessTable:
     """Users and policies, with their file. Event-loop only.
 
-    A change is on stable storage before it counts. *version* grows with each.
+    A change is on stable storage before it applies. *version* grows with each change.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class AccessTable:
         self._acls: dict[str, Acl] = {}
         self.version = 0
         self.refusals = Refusals()
-        """Refusals of all servers that use this table."""
+        """Log of denials of all servers that use this table."""
         if directory is not None:
             self._file = _open(directory, fs or OsFs())
             try:
@@ -144,7 +144,7 @@ class AccessTable:
         await self._change(change)
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user; an unknown name is no error. Raises AccessRefused, StoreError."""
+        """Delete a user; do nothing if it does not exist. Raises AccessRefused, StoreError."""
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
             users.pop(name, None)
@@ -155,7 +155,7 @@ class AccessTable:
     # --- policies ---------------------------------------------------------------------------------
 
     async def put_acl(self, acl: Acl) -> None:
-        """Add policies; an entry replaces the one that there is for the same resource.
+        """Add policies; an entry replaces the existing one for the same resource.
 
         Raises AccessRefused, InvalidOption, StoreError.
         """
@@ -243,7 +243,7 @@ def _render(users: Mapping[str, User], acls: Mapping[str, Acl]) -> dict[str, Any
 def _parse(stored: dict[str, Any]) -> tuple[dict[str, User], dict[str, Acl]]:
     """Read users and policies.
 
-    Raises ProtocolError for any invalid entry: one that is left out might be one that denies.
+    Raises ProtocolError for any invalid entry: an entry that is left out might be one that denies.
     """
     users = [User.from_json(value) for value in stored.get("users", [])]
     acls = [Acl.from_json(value) for value in stored.get("acls", [])]

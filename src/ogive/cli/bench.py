@@ -1,4 +1,4 @@
-"""``ogive bench``: measure how fast a cluster takes messages and gives them back."""
+"""``ogive bench``: measure how fast a cluster stores and delivers messages."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ POLL: Final = 1000  # messages
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of ``30s``, ``500ms``, ``2m`` or a plain number. Raises InvalidOption."""
+    """Parse ``30s``, ``500ms``, ``2m`` or a plain number to seconds. Raises InvalidOption."""
     unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
     try:
         value = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
@@ -38,9 +38,7 @@ def seconds(text: str) -> float:
 
 @dataclass(slots=True)
 class Figures:
-    """Counts since *started*, and how long each of the newest KEPT_TIMES messages
-    took (*times_s*).
-    """
+    """Counts since *started*, and the times of the newest KEPT_TIMES messages (*times_s*)."""
 
     messages: int = 0
     size: int = 0
@@ -75,7 +73,7 @@ class Measured:
     since: Figures = field(default_factory=Figures)
     failed: int = 0
     last: float = field(default_factory=time.perf_counter)
-    """When the newest was done."""
+    """The time at which the newest message was done."""
 
     def done(self, size: int, took_s: float | None = None) -> None:
         for figures in (self.whole, self.since):
@@ -92,7 +90,9 @@ class Measured:
         return self._counts(now) | rates
 
     def total(self) -> dict[str, object]:
-        """Return the counts up to the newest message: a wait after it would lower the rate."""
+        """Return the counts up to the newest message, because a wait after it would lower the
+        rate.
+        """
         return self._counts(self.last) | self.whole.rates(self.last)
 
     def _counts(self, until: float) -> dict[str, object]:
@@ -154,7 +154,7 @@ async def produce(options: argparse.Namespace) -> int:
 
 
 async def consume(options: argparse.Namespace) -> int:
-    """Receive messages and show the rate. Return 1 if none came."""
+    """Receive messages and show the rate. Return 1 if no message arrived."""
     check_count(options.count)
     measured, ends = Measured(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(

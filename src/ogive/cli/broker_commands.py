@@ -1,10 +1,11 @@
 """``ogive broker``, ``ogive store`` and ``ogive errors``.
 
-``ogive broker ...``: the brokers of a cluster and what they report.
+``ogive broker ...``: the brokers of a cluster and the figures that they report.
 
 ``ogive store``: check and repair the directory of a stopped broker.
 
-``ogive errors CODE``: what a broker or name server means by its answer, and what to do.
+``ogive errors CODE``: the meaning of a code in the answer of a broker or name server, and what to
+do.
 """
 
 import argparse
@@ -121,7 +122,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def repair(options: argparse.Namespace) -> int:
-    """Repair a store. Return 0 if all is well now, 3 if something is left.
+    """Repair a store. Return 0 if it is good now, 3 if some damage is left.
 
     Raises StoreLocked, StoreUnusable, StoreCorrupt.
     """

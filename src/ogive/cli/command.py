@@ -16,7 +16,9 @@ Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Return the exit code, see main(). Raises SystemExit for wrong usage and after --help."""
+    """Run the command, and return its exit code, see main(). Raises SystemExit for wrong usage and
+    after --help.
+    """
     arguments = normalize_arguments(arguments)
     parser = build_parser(arguments)
     options = parse(parser, arguments)
@@ -73,8 +75,8 @@ _NAMES: Final = (
 
 
 def _check_names(options: argparse.Namespace) -> None:
-    """Raise InvalidOption for bytes on the command line that are not text: no request can hold
-    them. Names of files may have such bytes.
+    """Raise InvalidOption for bytes on the command line that are not text, because no request can
+    have them. Names of files may.
     """
     for name in _NAMES:
         given = getattr(options, name, None)

@@ -26,7 +26,7 @@ V = TypeVar("V")
 MAX_FILE_BYTES: Final = 1024 * 1024
 _NOT_IN_FILES: Final = ("help", "config", "verbose")
 _NAMED: Final = re.compile(r"--[a-z-]+|[a-z_]+(?==)")
-"""An option, or a field and its value, with which a text begins."""
+"""An option, or a field and its value, at the beginning of an error's text."""
 
 
 def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
@@ -99,11 +99,11 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
 
 
 def place_in_file(text: str, options: argparse.Namespace) -> str:
-    """Return the place in the file that an error's *text* is about, as a sentence; empty if the
+    """Return the place in the file to which an error's *text* refers, as a sentence; empty if the
     value is not from the file.
 
-    Such a text begins with an option, or a field of BrokerConfig. ``options.in_file`` is what
-    read() gave; the command line wins.
+    Such a text begins with an option, or a field of BrokerConfig. ``options.in_file`` is the result
+    of read(); the command line wins.
     """
     named = _NAMED.match(text)
     if named is None:
@@ -135,9 +135,9 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _properties(path: str, data: bytes) -> dict[str, str]:
-    """Return the properties that Apache's broker finds in the file.
+    """Return the properties that Apache's broker would read from the file.
 
-    A byte order mark, with which some editors begin UTF-8, is left out.
+    A byte order mark, which some editors put at the beginning of UTF-8, is skipped.
     """
     try:
         return parse_properties(data.removeprefix(codecs.BOM_UTF8))
@@ -146,7 +146,7 @@ def _properties(path: str, data: bytes) -> dict[str, str]:
 
 
 def _choice(values: Mapping[str, V], fold: Callable[[str], str] = str.lower) -> Callable[[str], V]:
-    """Return a reader of one of *values*, in any case that *fold* removes."""
+    """Return a function that reads one of *values*, in any case that *fold* removes."""
 
     def read(text: str) -> V:
         if fold(text) not in values:
@@ -158,7 +158,7 @@ def _choice(values: Mapping[str, V], fold: Callable[[str], str] = str.lower) -> 
 
 _switch: Final = _choice({"true": True, "false": False})
 _unless: Final = _choice({"true": False, "false": True})
-"""For an option that switches off what the key switches on."""
+"""Read the value for an option that means the opposite of the key."""
 
 
 def _whole(text: str) -> int:
@@ -214,7 +214,7 @@ def _master_role(text: str) -> None:
 
 
 def _account(name_key: str, password_key: str) -> Callable[[str], Credentials]:
-    """Return a reader of credentials in JSON under these keys."""
+    """Return a function that reads credentials in JSON under these keys."""
 
     def read(text: str) -> Credentials:
         value = json.loads(text)
@@ -275,7 +275,7 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
         _choice({"none": "none", "optional": "optional", "require": "required"}),
     ),
 }
-"""Name in broker.conf -> the option's attribute, and how the text is read."""
+"""Name in broker.conf -> the option's attribute, and the function that reads the text."""
 
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "channelExpiredTimeout": ("client_expiry_s", _period),
@@ -313,7 +313,9 @@ _ONLY: Final[Mapping[str, Callable[[str], None]]] = {
     "brokerId": _master_id,
     "brokerRole": _master_role,
 }
-"""Settings of which only some values are possible: those are what the broker does anyway."""
+"""Settings of which only some values are possible, namely those that match the broker's
+behaviour.
+"""
 
 _PLACES: Final[Mapping[str, str]] = {
     "storePathCommitLog": "commitlog",
@@ -322,7 +324,9 @@ _PLACES: Final[Mapping[str, str]] = {
     "storeCheckpoint": "checkpoint",
     "abortFile": "abort",
 }
-"""Parts that Apache's broker can keep elsewhere, and their places here, below storePathRootDir."""
+"""Parts that Apache's broker can keep in other places, and their places here, below
+storePathRootDir.
+"""
 
 _SECRET: Final = {
     "initAuthenticationUser": '{"username":"NAME","password":"SECRET"}',
@@ -409,7 +413,7 @@ def _drop_unused_tls(defaults: dict[str, Any]) -> None:
 
 def _check_place(path: str, name: str, text: str, root: str | None) -> None:
     """Raise InvalidOption if the file names another place than ours: a start there would begin an
-    empty log, while the messages are elsewhere.
+    empty log, although there are messages elsewhere.
     """
     if root is None or Path(text).resolve() != (Path(root) / _PLACES[name]).resolve():
         raise InvalidOption(
@@ -421,8 +425,8 @@ def _check_place(path: str, name: str, text: str, root: str | None) -> None:
 
 
 def _doubted(name: str) -> str:
-    """Return *key* with the key that it may be a misspelling of: very near ones only, as most are
-    other settings of Apache's.
+    """Return *key* with the key that it may be a misspelling of: only with a very near one, because
+    most keys are other settings of Apache's.
     """
     if not name or any(map(str.isspace, name)) or not name.isprintable():
         return repr(name[:80])

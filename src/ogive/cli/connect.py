@@ -1,10 +1,9 @@
-"""Connection of a command to a cluster: contexts, name servers, credentials, TLS,
-files.
+"""Connection of a command to a cluster: contexts, name servers, credentials, TLS, files.
 
-``ogive context ...``: named clusters, so that an address need not be typed each time.
+``ogive context ...``: clusters with names, so that users need not type an address each time.
 
-They are kept in ``ogive/contexts.json`` in the user's configuration directory (XDG_CONFIG_HOME,
-else ~/.config). Secrets are not: a context names the file that holds them.
+Contexts are stored in ``ogive/contexts.json`` in the user's configuration directory
+(XDG_CONFIG_HOME, else ~/.config). Secrets are not: a context has the name of the file with them.
 """
 
 import argparse
@@ -26,10 +25,9 @@ from ogive.transport.connection import NO_CERTIFICATE
 
 
 def is_there(path: Path) -> bool:
-    """Return Path.exists(), or False where that raises because this user may not
-    look.
+    """Return Path.exists(), or False if it raises because this user may not read the folder.
 
-    Whoever needs the file says why it cannot be read.
+    The code that needs the file says why it cannot be read.
     """
     try:
         return path.exists()
@@ -38,8 +36,8 @@ def is_there(path: Path) -> bool:
 
 
 def advice_for(error: OgiveError, options: argparse.Namespace) -> str:
-    """Return the options or settings to look at, as a sentence; empty if the error says all there
-    is to say.
+    """Return the options or settings to check, as a sentence; empty if the error already says
+    everything.
     """
     if isinstance(error, InvalidOption) and getattr(options, "in_file", None):
         return place_in_file(str(error), options)
@@ -237,8 +235,7 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
 
 def place(options: argparse.Namespace) -> ClusterContext:
-    """Return the cluster that the command line names, else the environment, else the context in
-    use.
+    """Return the cluster of the command line, else of the environment, else of the context in use.
 
     Raises InvalidOption.
     """
@@ -256,10 +253,10 @@ def place(options: argparse.Namespace) -> ClusterContext:
 
 
 def _applying(options: argparse.Namespace) -> tuple[str, ClusterContext]:
-    """Return the context that applies, with its name; "" and an address alone if none does.
+    """Return the context that applies, with its name; "" and only an address if none does.
 
-    An address that is given is another cluster: neither the secrets nor the authorities of a
-    context are for it.
+    An address on the command line is another cluster: the secrets and authorities of a context are
+    not used for it.
     """
     given = options.name_server or os.environ.get("NAMESRV_ADDR")
     if given:
@@ -269,7 +266,7 @@ def _applying(options: argparse.Namespace) -> tuple[str, ClusterContext]:
 
 def source(options: argparse.Namespace) -> str:
     """Return, in brackets, where the address is from if no option gives it: a forgotten setting is
-    the usual reason why a command goes elsewhere.
+    the usual reason why a command uses another cluster.
     """
     if options.name_server:
         return ""
@@ -282,8 +279,8 @@ def source(options: argparse.Namespace) -> str:
 def _certificate(
     options: argparse.Namespace, context: ClusterContext
 ) -> tuple[str | None, str | None]:
-    """Return the files of the certificate and of its key, both from one place: the key of another
-    certificate is of no use.
+    """Return the files of the certificate and of its key, both from one source, because the key of
+    another certificate is useless.
     """
     if options.certfile or options.keyfile:
         return options.certfile, options.keyfile
@@ -293,9 +290,9 @@ def _certificate(
 
 
 def spark_options(place: ClusterContext) -> dict[str, str]:
-    """Return the options of format("rocketmq") that reach *place*.
+    """Return the options of format("rocketmq") to connect to *place*.
 
-    Secrets stay in their file: Spark's processes get its name, and read it where they connect.
+    Secrets stay in their file: Spark's processes get its name, and read it when they connect.
     """
     said = {"nameServer": place.name_server}
     if place.credentials is not None:
@@ -313,10 +310,9 @@ def spark_options(place: ClusterContext) -> dict[str, str]:
 
 
 def client_config(options: argparse.Namespace) -> ClientConfig:
-    """Return the client's settings that reach the same cluster, with its files
-    read.
+    """Return the client's settings for the same cluster, with its files read.
 
-    Raises InvalidOption, which names the context that a file is from.
+    Raises InvalidOption, which names the context that has the name of a file.
     """
     filter_repeated_warnings()
     found = place(options)
@@ -333,7 +329,7 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
 
 
 def _of_context(options: argparse.Namespace, text: str) -> str:
-    """Return the name of the context that holds a word of *text*, in brackets."""
+    """Return, in brackets, the name of the context that has a word of *text*."""
     name, context = _applying(options)
     holds = any(word and word in text for word in astuple(context))
     return f" (of context {name})" if name and holds else ""

@@ -89,7 +89,7 @@ def _config(
     credentials: str | None,
     tls: TlsConfig | None,
 ) -> ConsoleConfig:
-    """Return the settings; *credentials* is the file to use if the options name none for the
+    """Return the settings; *credentials* is the file to use if no option names one for the
     console.
     """
     file = options.console_credentials or credentials

@@ -12,4 +12,4 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class TryLater(OgiveError):
-    """Error of a start that can succeed later: the cause may pass by itself."""
+    """Error of a start that can succeed later, without a change."""

@@ -190,7 +190,7 @@ async def clone_group(options: argparse.Namespace) -> int:
 
 
 async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
-    """Move the group to *target*; a number is an offset in the queue that the options name."""
+    """Move the group to *target*; a number is an offset in the queue of the options."""
     async with aio.Admin(client=client_config(options)) as admin:
         to = {await named_queue(admin, options): target} if isinstance(target, int) else target
         return await _move(
@@ -205,8 +205,8 @@ async def _move(
     options: argparse.Namespace,
     move: Callable[[bool], Awaitable[list[OffsetReset]]],
 ) -> int:
-    """Carry out *move*, which puts the options' group elsewhere; with True it only says what would
-    change.
+    """Carry out *move*, which changes the offsets of the options' group; called with True it only
+    reports the changes.
     """
     agreed: list[OffsetReset] = []
     try:
@@ -242,10 +242,10 @@ def _print_plan(plan: list[OffsetReset], file: TextIO | None = None) -> None:
 async def _ask(
     admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]
 ) -> list[OffsetReset]:
-    """Show the plan and ask, unless the group only gets its first position. Return what was shown.
+    """Show the plan and ask, unless the group only gets its first position. Return the plan.
 
-    Raises InvalidOption if the user does not agree, and where the topic is probably not the one
-    that was meant.
+    Raises InvalidOption if the user does not agree, and if the topic is probably not the intended
+    one.
     """
     if all(row.before is None for row in plan):
         await _ask_whether_it_is_meant(admin, options)
@@ -270,8 +270,8 @@ async def _ask(
 
 
 async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:
-    """Ask before a group gets its first position in another topic than those that it consumes: it
-    would be behind in this one for ever.
+    """Ask before a group gets its first position in a topic that it does not consume: it would be
+    behind in that topic for ever.
     """
     consumed = {row.queue.topic for row in await admin.lag(options.group, members=False)} - {
         retry_topic(options.group)
@@ -313,8 +313,8 @@ _LAG_CELLS: Final = ("topic", "broker", "queue", "offset", "max_offset", "lag", 
 
 
 async def show_lag(options: argparse.Namespace) -> int:
-    """Show the lag of a group. Return 1 if it has never committed an offset, or no
-    broker knows it.
+    """Show the lag of a group. Return 1 if it has never committed an offset, or no broker knows
+    it.
     """
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic)
@@ -336,9 +336,7 @@ async def _watch(admin: aio.Admin, rows: list[QueueLag], options: argparse.Names
 
 
 async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[QueueLag]:
-    """Return the lag as soon as there is an answer: a broker that restarts does not end the
-    watching.
-    """
+    """Return the lag as soon as there is an answer: the watch continues while a broker restarts."""
     while True:
         try:
             return await admin.lag(options.group, options.topic)

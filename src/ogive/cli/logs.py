@@ -17,7 +17,7 @@ LINES_A_SECOND: Final = 10
 SAME_AFTER_S: Final = 10.0
 MAX_LINES_KNOWN: Final = 1_000
 CHANGES: Final = "ogive.access.audit"
-"""The logger of administrative changes: all of them are told."""
+"""The logger of administrative changes, which are always shown."""
 RECOVERY: Final = "ogive.store.recovery"
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
@@ -26,7 +26,7 @@ def set_up_logging(verbose: int, form: Literal["text", "json"]) -> None:
     """Set up all loggers of this process, from WARNING on; with *verbose* 1 from INFO, 2 from
     DEBUG.
 
-    Administrative changes, and what a start found after a crash, are shown in any case.
+    Administrative changes, and the report of a start after a crash, are shown in any case.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -42,8 +42,8 @@ def set_up_logging(verbose: int, form: Literal["text", "json"]) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Text that keeps the name of a client in its line: it must not look like a line of ours, nor
-    command a terminal.
+    """Text that keeps a name from a client inside its line: it must not look like a line of ours,
+    nor control a terminal.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
@@ -69,17 +69,17 @@ class JsonFormatter(logging.Formatter):
 
 
 def last_line(text: str) -> str:
-    """Return the reason why the command ended, as JsonFormatter writes it."""
+    """Return the reason why the command ended, in the form of JsonFormatter."""
     return JsonFormatter().format(
         logging.LogRecord("ogive", logging.CRITICAL, "", 0, "%s", (text,), None)
     )
 
 
 class RepeatFilter(logging.Filter):
-    """Filter for commands that drops lines which were shown within the last *after_s* seconds:
-    tries at a wrong address all fail alike.
+    """Filter for commands that drops lines which were shown within the last *after_s* seconds: all
+    tries at a wrong address fail alike.
 
-    It also drops what a connection reports of its end: the command's own error says it again.
+    It also drops a connection's report of its end, because the command's own error has it.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ def filter_repeated_warnings(*, again: bool = True) -> None:
     up no log.
 
     Without *again* no line is ever repeated: for a command that reads the same files several times,
-    however long that takes.
+    over any time.
     """
     if logging.lastResort is not None:
         # adding the same filter again has no effect
@@ -118,11 +118,11 @@ def filter_repeated_warnings(*, again: bool = True) -> None:
 
 
 class RateFilter(logging.Filter):
-    """Filter that passes LINES_A_SECOND of one kind, so that a peer that makes the server complain
-    cannot fill a disk; the next line says how many were dropped.
+    """Filter that passes LINES_A_SECOND lines of one kind, so that a peer that makes the server
+    complain cannot fill a disk; the next line says how many were dropped.
 
-    The kinds are places in our own code, so there are few of them. No administrative change is held
-    back: others must not hide it.
+    A kind is a place in our own code, so there are few of them. Administrative changes are never
+    dropped: other lines must not hide them.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -2,9 +2,9 @@
 
 ``ogive message``: one message by id or place, or those with a key or of a time.
 
-``ogive trace``: what happened to a message, from the traces of producers and consumers.
+``ogive trace``: the history of a message, from the traces of producers and consumers.
 
-``ogive dead-letter``: what a group could not consume, and sending it again.
+``ogive dead-letter``: list the messages that a group could not consume, and send them again.
 """
 
 import argparse
@@ -72,9 +72,9 @@ async def find_message(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
-    """Return the times between which messages are wanted.
+    """Return the limits of the storage time.
 
-    Raises InvalidOption where the options do not go together.
+    Raises InvalidOption if the options exclude each other.
     """
     ways = sum(value is not None for value in (options.id, options.key, options.offset))
     timed = options.since is not None or options.until is not None
@@ -104,8 +104,8 @@ def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | Non
 
 
 async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:
-    """Return True if the topic keeps batches whole. Return False also if brokers do not say it to
-    this user: it is for a hint.
+    """Return True if the topic keeps batches whole. Return False also if brokers do not report it
+    to this user: it is only for a hint.
     """
     try:
         return (await admin.topic(topic)).whole_batches
@@ -126,7 +126,7 @@ async def _find(
 
 
 async def named_queue(admin: aio.Admin, options: argparse.Namespace) -> MessageQueue:
-    """Return the queue that *options* name by topic, queue and perhaps broker."""
+    """Return the queue of *options*, by topic, queue and, if necessary, broker."""
     brokers = [row.broker for row in (await admin.topic(options.topic)).brokers]
     if len(brokers) > 1 and options.broker is None:
         raise InvalidOption(
@@ -183,9 +183,7 @@ async def list_letters(options: argparse.Namespace) -> int:
 
 
 async def redrive(options: argparse.Namespace) -> int:
-    """Send dead letters again. Raises InvalidOption if an id is not among them: nothing is sent
-    then.
-    """
+    """Send dead letters again. If an id is not among them, raise InvalidOption and send nothing."""
     if options.ids and options.all:
         raise InvalidOption(
             "--all means every dead letter, and ids only some: leave one of them out"

@@ -1,6 +1,6 @@
 """Entry point of ``ogive``: run the command, and return its exit code.
 
-What it needs is imported inside: Ctrl-C while that is loaded ends the command as later on.
+Modules are imported inside, so that Ctrl-C during an import ends the command as later on.
 """
 
 import errno
@@ -50,7 +50,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
 def _open_outputs() -> None:
     """Open the outputs that are missing because the program was started without them (``>&-``), so
-    that what is printed goes nowhere, and into no file that is opened in their place.
+    that printed text is dropped, and never written into a file that is opened in their place.
     """
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -59,7 +59,7 @@ def _open_outputs() -> None:
 
 
 def _output_fails() -> bool:
-    """Return True if something is left that cannot be written."""
+    """Return True if some output is left that cannot be written."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -73,13 +73,13 @@ def _tell(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -
 
 
 async def _delay_ms(options: argparse.Namespace) -> int | None:
-    """Return the delay of the level at the topic's brokers; None if they do not
-    tell.
+    """Return the delay of the level at the topic's brokers; None if they do not report their
+    levels.
 
     Raises InvalidOption for a level that they do not have.
 
-    A broker takes a level that is too high for its highest: hours, where minutes may have been
-    meant.
+    A broker uses its highest level for a higher one: hours, although the user may have meant
+    minutes.
     """
     if options.delay_level < 0:
         raise InvalidOption(
@@ -103,8 +103,8 @@ async def _delay_ms(options: argparse.Namespace) -> int | None:
 def _place(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -> dict[str, Any]:
     """Return the JSON keys for the place where a message is stored.
 
-    A delayed one has its place only when it is due: the broker's answer is a place among those that
-    wait.
+    A delayed message gets its place when it is due: the broker's answer is a place among the
+    delayed messages.
     """
     where = {"topic": sent.queue.topic, "broker": sent.queue.broker_name}
     if options.delay is not None:
@@ -116,7 +116,7 @@ def _place(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) 
 
 
 def _duration(milliseconds: int) -> str:
-    """Return 120,000 as "2 min"."""
+    """Return milliseconds in words: 120,000 as "2 min"."""
     size, unit = next(
         ((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0),
         (1000, "s"),
@@ -125,8 +125,8 @@ def _duration(milliseconds: int) -> str:
 
 
 def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
-    """Yield the bodies to send. Raises InvalidOption if nothing was given: an empty message must be
-    asked for.
+    """Yield the bodies to send. Raises InvalidOption if there is none: an empty message must be
+    requested explicitly.
     """
     if options.body is not None:
         # the bytes as they were typed, which may not be text
@@ -177,10 +177,10 @@ async def tail(options: argparse.Namespace) -> int:
 async def _while_read(work: Coroutine[Any, Any, int]) -> int:
     """Return the result of *work*.
 
-    Raises BrokenPipeError as soon as the reader of standard output goes away, as with ``ogive tail
+    Raises BrokenPipeError as soon as the reader of standard output closes it, as with ``ogive tail
     Orders | head``.
 
-    Writing finds that out with the next line only, and a quiet topic may never have one.
+    Writing would notice that only with the next line, and a quiet topic may never have one.
     """
     task, gone = asyncio.ensure_future(work), False
 
@@ -205,7 +205,7 @@ async def _while_read(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _pipe() -> int | None:
-    """Return the descriptor of standard output, if that is a pipe."""
+    """Return the descriptor of standard output if it is a pipe."""
     try:
         output = sys.stdout.fileno()
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
 """Options of the commands about messages: send, tail, message, trace, dead-letter; and of bench,
-which sends and takes many.
+which sends and consumes many messages.
 """
 
 from typing import Final

@@ -1,4 +1,6 @@
-"""Commands and options as values, from which the parser is built; the options that many share."""
+"""Commands and options as values, from which the parser is built; the options that many commands
+share.
+"""
 
 import argparse
 import os
@@ -14,9 +16,7 @@ _Container: TypeAlias = "argparse._ActionsContainer"
 
 
 class _ExampleHelp(argparse.HelpFormatter):
-    """Help that leaves texts of several lines as they are: an example that is wrapped cannot be
-    copied.
-    """
+    """Help that keeps the line breaks of long texts: a wrapped example cannot be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -54,8 +54,8 @@ class OptionGroup:
 class Command:
     """A command, carried out by *function*, ``module:function`` under ogive.cli.
 
-    *more* and *example* are shown only in its own help. *defaults* are of attributes that no
-    option sets, or not always; *environment* names the variables that hold others.
+    *more* and *example* are shown only in its own help. *defaults* are for attributes that no
+    option sets, or not always; *environment* names the variables that set others.
     """
 
     name: str
@@ -110,7 +110,7 @@ def _description(text: str, more: str) -> str:
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """Return the option or argument that ``add_argument`` makes of the same parameters."""
+    """Return an option or argument for the parameters of ``add_argument``."""
     return Option(names, settings)
 
 
@@ -120,7 +120,7 @@ def titled(title: str, *options: Option) -> OptionGroup:
 
 
 def either(*options: Option) -> OptionGroup:
-    """Return options of which at most one may be given."""
+    """Return options that exclude each other."""
     return OptionGroup(None, options)
 
 

@@ -27,23 +27,23 @@ def instant(
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """Print one line, flushed: a reader of the pipe sees it at once."""
+    """Print one line and flush it: a reader of the pipe sees it at once."""
     print(escape_json(json.dumps(record, ensure_ascii=False)), flush=True)
 
 
 def say(text: str) -> None:
-    """Print a line for people on standard error, where it is in no one's way."""
+    """Print a line for people on standard error, where it does not mix with the output."""
     print(f"ogive: {text}", file=sys.stderr, flush=True)
 
 
 def say_if_more(shown: int, limit: int) -> None:
-    """Say that a list may be cut off, if as many as its *limit* were shown."""
+    """Say that a list may be incomplete, if as many items as its *limit* were shown."""
     if shown == limit:
         say(f"there may be more; --limit shows more than {limit}")
 
 
 def print_done(options: argparse.Namespace, text: str, **record: Any) -> None:
-    """Print what a command did: a sentence, or with --json *record*."""
+    """Report what a command did: a sentence, or with --json *record*."""
     if options.json:
         print_json(record)
     else:
@@ -55,7 +55,7 @@ def print_rows(
     heads: Sequence[str],
     rows: Sequence[tuple[dict[str, Any], Sequence[object]]],
 ) -> None:
-    """Print a list: a table of the cells of *rows*, or with --json the record of each."""
+    """Print a list: a table with the cells of *rows*, or with --json the record of each row."""
     if options.json:
         for record, _ in rows:
             print_json(record)
@@ -168,9 +168,9 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C end a read of what a user types.
+    """Let Ctrl-C end the reading of the user's input.
 
-    Inside asyncio.run the first Ctrl-C only cancels the task, which hears of it when the read is
+    Inside asyncio.run the first Ctrl-C only cancels the task, which notices it when the read is
     over: here it ends the command, as elsewhere.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -183,9 +183,9 @@ def interruptible() -> Iterator[None]:
 def print_message(
     message: MessageExt, *, as_json: bool, with_id: bool = False, dead_letter: bool = False
 ) -> None:
-    """Print a message on one line, but for the ends of lines in the body.
+    """Print a message on one line, except for line breaks in the body.
 
-    *dead_letter*: with its id, the topic it was sent to, and how often it was tried.
+    *dead_letter*: with its id, its original topic, and the number of tries.
     """
     body = _text(message)
     if not as_json:
@@ -242,7 +242,7 @@ def _origin(letter: MessageExt) -> str:
 
 
 def print_message_whole(message: MessageExt) -> None:
-    """Print all of a message, for people."""
+    """Print a whole message, for people."""
     body = _text(message)
     heads = {
         "id": message.id,
@@ -265,7 +265,7 @@ def print_message_whole(message: MessageExt) -> None:
 
 
 def _batch(message: MessageExt) -> str:
-    """Return the text that stands for the body of a batch that its topic keeps as one record."""
+    """Return a text instead of the body of a batch that its topic keeps as one record."""
     count = message.properties.get("INNER_NUM", "")
     if not (message.sys_flag & SysFlag.NEED_UNWRAP and count.isdecimal()):
         return ""

@@ -61,7 +61,7 @@ COMMANDS: Final[dict[str, Command | CommandGroup]] = {
 }
 """All commands, in the order in which the help lists them."""
 _EARLY_OPTIONS: Final = {name for one in CLUSTER for name in one.names}
-"""Options with a value that nearly all commands have. They may also stand before the command."""
+"""Options with a value that nearly all commands have. They may also precede the command."""
 _EARLY_FLAGS: Final = {*JSON.names, *YES.names}
 _ADDRESSES: Final = ("--port", "--host", "--namesrv", "--broker", "--server", "--address")
 _EXPECTED: Final[dict[Any, str]] = {int: "a whole number", float: "a number"}
@@ -122,8 +122,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser with every command; only with the one that *arguments* begin with, if they
-    do: all of them take 20 ms.
+    """Return the parser with every command; only with the first word of *arguments*, if that is a
+    command, because all of them take 20 ms.
     """
     parser = Parser(
         prog="ogive",
@@ -165,8 +165,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
 def _take_late_words(
     command: argparse.ArgumentParser, options: argparse.Namespace, words: Sequence[str]
 ) -> bool:
-    """Return True if *words* are more of the command's last argument: argparse gives it only the
-    words before the first option.
+    """Return True if *words* are more values of the command's last argument: argparse gives it only
+    the words before the first option.
     """
     arguments = [action for action in command._actions if not action.option_strings]
     if not arguments or any(word.startswith("-") for word in words):
@@ -208,7 +208,7 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the shared options that *arguments* begin with, and the rest."""
+    """Return the shared options at the beginning of *arguments*, and the rest."""
     at = 0
     while at < len(arguments):
         name, equals, _ = arguments[at].partition("=")
@@ -222,8 +222,8 @@ def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
-    """Return the options that were perhaps meant: all that end in the same word, else the one that
-    is spelt most alike.
+    """Return the options that the user perhaps meant: all that end in the same word, else the one
+    with the nearest spelling.
     """
     if not word.startswith("--"):
         return ""
@@ -239,6 +239,6 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _meant(program: str, word: str) -> str:
-    """Return the option that a lone word too many was perhaps meant for."""
+    """Return the option that the user perhaps meant by a single extra word."""
     command = program.removeprefix("ogive ")
     return f"{_LONE_WORDS[command]} {word}" if command in _LONE_WORDS else ""

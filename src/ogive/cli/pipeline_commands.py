@@ -233,7 +233,9 @@ def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str
 
 
 def _refuse_others(option: str, checkpoint: Path, topics: Sequence[str]) -> None:
-    """Raise InvalidOption if *checkpoint* is the progress of topics that are not among *topics*."""
+    """Raise InvalidOption if *checkpoint* has the progress of topics that are not among
+    *topics*.
+    """
     others = positions(checkpoint).keys() - set(topics)
     if others:
         raise InvalidOption(
@@ -251,8 +253,8 @@ def _topics_of(place: str) -> list[str]:
 
 
 def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
-    """Check that the cluster answers and has *topics*: the user hears of it at once, not when Spark
-    has started.
+    """Check that the cluster answers and has *topics*, so that the user gets an error at once, not
+    when Spark has started.
 
     Raises NoNameServer and NoRoute.
     """
@@ -270,8 +272,7 @@ def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
 
 
 def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:
-    """Check that the cluster that gets messages answers; *topic* may be a new one
-    there.
+    """Check that the cluster to send to answers; *topic* need not exist there yet.
 
     Raises InvalidOption.
     """
@@ -280,9 +281,9 @@ def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:
 
 
 def _ask_other(option: str, name_server: str, security: dict[str, str], topic: str) -> None:
-    """Check as `_ask` does, for another cluster, which *option* names.
+    """Check as `_ask` does, for the other cluster of *option*.
 
-    Raises InvalidOption where it does not answer, and NoRoute.
+    Raises InvalidOption if it does not answer, and NoRoute.
     """
     with ogive.Admin(client=access_of({**security, "nameServer": name_server}).client()) as admin:
         try:

@@ -36,7 +36,7 @@ _SHARED: Final = (
 def _secrets_of(other: str) -> tuple[Option, ...]:
     """Return the options for the credentials of another cluster, *other* in the help.
 
-    No cluster is shown the credentials of another: those of --credentials are not for this one.
+    No cluster gets the credentials of another: those of --credentials are not for this one.
     """
     return tuple(
         option(f"--target-{name}", metavar="FILE", help=f"as --{name}, for {other}")

@@ -1,7 +1,7 @@
 """``ogive run --reload``: run the listeners in a separate process, and restart it whenever a file
 of the application is saved.
 
-A new process, not a new import, so that no old module, thread or connection survives.
+It is a new process, not a new import, so that no old module, thread or connection survives.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MAX_FILES: Final = 10_000
 _NOT_OURS: Final = frozenset({"__pycache__", "node_modules"})
 
 Snapshot = dict[str, tuple[int, int]]
-"""Each Python file's time of change (ns) and size."""
+"""The time of change (ns) and the size of each Python file."""
 
 
 async def serve(options: argparse.Namespace) -> int:
@@ -84,7 +84,7 @@ async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
 def command(options: argparse.Namespace) -> list[str]:
     """Return the same command without --reload.
 
-    Bytecode is not written: it could not tell two saves of one second apart.
+    No bytecode is written, because it could not distinguish two saves within one second.
     """
     words = [
         sys.executable,
@@ -113,7 +113,7 @@ def command(options: argparse.Namespace) -> list[str]:
 
 
 async def changed(folder: Path, before: Snapshot) -> tuple[Snapshot, list[str]]:
-    """Wait until files of *folder* differ from *before* and all have come to rest. Return the new
+    """Wait until files of *folder* differ from *before* and have stopped changing. Return the new
     snapshot, and the names of the files that changed.
     """
     now, last = before, before
@@ -128,7 +128,7 @@ async def changed(folder: Path, before: Snapshot) -> tuple[Snapshot, list[str]]:
 
 def snapshot(folder: Path) -> Snapshot:
     """Return the times and sizes of the Python files below *folder*. Raises InvalidOption for a
-    folder that holds more than an application.
+    folder with more files than an application has.
     """
     found: Snapshot = {}
     for path in _python_files(folder):
@@ -153,7 +153,7 @@ def _python_files(folder: Path) -> Iterator[str]:
 
 
 def _is_ours(where: str, name: str) -> bool:
-    """Return True for a folder that is neither hidden, nor made by a tool, nor a virtual
+    """Return True for a folder that is not hidden, not made by a tool, and not a virtual
     environment.
     """
     return (

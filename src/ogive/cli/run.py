@@ -1,5 +1,5 @@
-"""``ogive run``: find the listeners that ``app:bill`` names, and run them in this process or on
-Spark until a signal comes.
+"""``ogive run``: find the listeners of ``app:bill``, and run them in this process or on Spark until
+a signal arrives.
 """
 
 import argparse
@@ -29,10 +29,9 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
-    """Find the listeners, say which, and run them. Return 0 after SIGTERM or
-    Ctrl-C.
+    """Find the listeners, print their names, and run them. Return 0 after SIGTERM or Ctrl-C.
 
-    Raises KeyboardInterrupt if it comes again, or while Spark starts.
+    Raises KeyboardInterrupt if a second signal arrives, or one while Spark starts.
     """
     only = [
         f"--{name.replace('_', '-')}"
@@ -122,11 +121,11 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
 
 def load_listeners(targets: Iterable[str]) -> list[AnyListener]:
     """Return the listeners that *targets* name, each once, in their order. Modules are found as by
-    ``python -m``, from the working directory too.
+    ``python -m``, also in the working directory.
 
-    A target is ``module:name``, with dots for what lies deeper, or a module alone: all its
-    listeners. Raises InvalidOption; for a module that fails while it is imported its traceback is
-    on standard error by then.
+    A target is ``module:name``, with dots for attributes of attributes, or a module alone: all its
+    listeners. Raises InvalidOption; if a module fails during its import, its traceback is on
+    standard error before that.
     """
     # as text, because sys.path holds text
     if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109

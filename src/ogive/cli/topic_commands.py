@@ -1,7 +1,7 @@
 """``ogive topic``: list, create, update, show and delete topics.
 
-``ogive topic update`` says what would change and what that means for senders and groups, then
-changes it.
+``ogive topic update`` shows the changes and their effect on senders and groups, then carries them
+out.
 """
 
 import argparse
@@ -40,7 +40,9 @@ async def list_topics(options: argparse.Namespace) -> int:
 
 
 async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
-    """Return the number of messages in the topic now; 0 if it was deleted since it was listed."""
+    """Return the number of messages in the topic now; 0 if it was deleted since the list was
+    read.
+    """
     try:
         return sum(row.max_offset - row.min_offset for row in await admin.offsets(topic.name))
     except (NoRoute, TopicNotExist):
@@ -152,7 +154,7 @@ async def delete_topic(options: argparse.Namespace) -> int:
 
 
 async def update_topic(options: argparse.Namespace) -> int:
-    """Change a topic. Ask before messages are given up that a group has not consumed."""
+    """Change a topic. Ask before messages become unreadable that a group has not consumed."""
     wanted = settings(options)
     async with aio.Admin(client=client_config(options)) as admin:
         topic = await admin.topic(options.topic)
@@ -198,7 +200,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_queues(rows: Sequence[BrokerTopic], reads: int | None, writes: int | None) -> None:
-    """Raise InvalidOption if senders would fill queues that are not read."""
+    """Raise InvalidOption if senders would use queues that are not read."""
     if reads is None and writes is None:
         return
     for row in rows:
@@ -244,7 +246,7 @@ def notes(topic: Topic, reads: int | None, writes: int | None) -> list[str]:
 
 
 async def _unread(admin: aio.Admin, topic: Topic, reads: int) -> str:
-    """Return the unread messages in queues from *reads* on, in words; empty if there are none."""
+    """Describe the unread messages in queues from *reads* on; empty if there are none."""
     if all(row.read_queues <= reads for row in topic.brokers):
         return ""
     where = f"in the queues from {reads} on"

@@ -51,10 +51,10 @@ OPEN_FILES: Final = 65_536
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal comes. Return 0 after a clean stop, 74 if the store failed, or not
-    everything could be saved at the stop.
+    """Serve until a signal arrives. Return 0 after a clean stop, 74 if the store failed, or some
+    data could not be saved at the stop.
 
-    Raises TryLater for a cause that may pass by itself.
+    Raises TryLater for a temporary cause.
     """
     set_up_logging(options.verbose, options.log_format)
     for note in options.config_notes:
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cannot_listen(exc: ConnectError, options: argparse.Namespace) -> OgiveError:
-    """Return the error with the option that asked for the address."""
+    """Return the error with the option of the address."""
     number = exc.__context__.errno if isinstance(exc.__context__, OSError) else None
     kind = TryLater if number in _PASSING else OgiveError
     places = up_checks.places(options).items()
@@ -109,8 +109,8 @@ def _cannot_listen(exc: ConnectError, options: argparse.Namespace) -> OgiveError
 
 
 def raise_open_files() -> None:
-    """Let the process open as many files as its user may: shells and systemd start it with 1,024,
-    which a thousand clients use up.
+    """Let the process open as many files as its user may: shells and systemd start it with a limit
+    of 1,024, which a thousand clients use up.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
@@ -122,8 +122,8 @@ def raise_open_files() -> None:
 
 
 async def serve(options: argparse.Namespace) -> int:
-    """Start what is wanted, print it in one line, and wait for a signal or for the
-    store to fail.
+    """Start the requested servers, print them in one line, and wait for a signal or for a failure
+    of the store.
     """
     up_checks.check_ports_are_free(options)
     up_checks.warn_of_users(options)
@@ -197,8 +197,8 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 def hang_up(stop: asyncio.Event) -> None:
-    """Handle SIGHUP without TLS: the terminal was closed, or somebody asked for certificates to be
-    read again.
+    """Handle SIGHUP without TLS: the terminal was closed, or the signal was meant to reload
+    certificates.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()
@@ -246,7 +246,7 @@ def _broker(
 
 
 def _say_ready(own: NameServer | None, others: OtherNameServers, broker: Broker | None) -> None:
-    """Print the addresses. Clients are given that of the name server."""
+    """Print the addresses. Clients need that of the name server."""
     at = ";".join(others.addresses) if own is None else own.address
     print(
         f"ready name-server={at}{'' if broker is None else f' broker={broker.address}'}", flush=True
@@ -300,7 +300,7 @@ def _console_config(
 
 
 def _start_console(config: "ConsoleConfig", name_server: NameServer) -> "Console":
-    """Start the console. Raises ConnectError if its address is taken."""
+    """Start the console. Raises ConnectError if its address is in use."""
     from ogive.console.server import Console
 
     console = Console(
@@ -332,8 +332,8 @@ def open_access(options: argparse.Namespace) -> AccessTable:
 
 
 async def make_first_user(options: argparse.Namespace, access: AccessTable) -> None:
-    """Create the user of --credentials, unless there is one of that name: then its password, kind
-    and rules are what they became since.
+    """Create the user of --credentials, unless a user of that name exists: then its password, kind
+    and rules may have been changed, and stay.
     """
     if options.credentials:
         first = await asyncio.to_thread(read_credentials, options.credentials)
@@ -401,7 +401,7 @@ def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
 
 
 def _at_hang_up(reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Have SIGHUP begin *reload*."""
+    """Let SIGHUP start *reload*."""
     # references keep the tasks alive
     running: set[asyncio.Task[None]] = set()
 
@@ -437,7 +437,7 @@ async def _reload(
 def broker_config(
     options: argparse.Namespace, at: tuple[str, ...], tls: TlsConfig | None = None
 ) -> BrokerConfig:
-    """Return the broker's settings as the command line gives them; *at* are its name servers."""
+    """Return the broker's settings by the command line; *at* are its name servers."""
     settings: dict[str, Any] = options.broker_settings
     return BrokerConfig(
         data=Path(options.data),

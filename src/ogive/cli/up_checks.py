@@ -1,5 +1,5 @@
-"""Checks of ``ogive up`` before it takes a port or makes a file: for settings that are invalid, or
-would have no effect.
+"""Checks of ``ogive up`` before it opens a port or creates a file: for settings that are invalid,
+or would have no effect.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _ABOUT: Final = (
     ("console_name", "console_port", "--console-port"),
     ("console_credentials", "console_port", "--console-port"),
 )
-"""Options that say something about another one only: (option, the other, how it is asked for)."""
+"""Options that only modify another one: (option, the other, how to give it)."""
 
 _OF_A_BROKER: Final = (
     "broker_name",
@@ -69,7 +69,7 @@ _OF_A_BROKER: Final = (
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise InvalidOption for the first setting that cannot be, or would be without effect."""
+    """Raise InvalidOption for the first setting that is invalid, or would have no effect."""
     check_data(options.data)
     _check_name_servers(options)
     check_host(options)
@@ -127,8 +127,9 @@ def _check_name_servers(options: argparse.Namespace) -> None:
 
 
 def check_host(options: argparse.Namespace) -> None:
-    """Raise InvalidOption for an address that others reach, unless access control and TLS guard it
-    or it was asked for in so many words; and for a wildcard alone.
+    """Raise InvalidOption for an address that is reachable from other machines, unless access
+    control and TLS protect it or --insecure-listen is given; and for a wildcard without an
+    advertised host.
     """
     host = options.host
     try:
@@ -215,7 +216,7 @@ _MOST: Final = {
     "transaction_timeout": 1e9,
     "transaction_check_interval": 1e9,
 }
-"""More than a century, and decades in seconds: what is meant to be for ever is one of them."""
+"""More than a century, and decades in seconds: users who mean "for ever" use such a number."""
 _MOST_US: Final = MAX_BUSY_POLL_S * 1e6
 _PERCENTAGE: Final = "must be a percentage, more than 0 and at most 100"
 _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
@@ -244,12 +245,12 @@ _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
     ("duplicate_window", lambda value: value >= 0, "must be 0 seconds or more"),
     ("drain_delay", lambda value: 0 <= value <= 3600, "must be between 0 and 3600 seconds"),
 )
-"""The numbers that each option takes, and how its error says so."""
+"""The range of numbers for each option, and its text for the error."""
 
 
 def check_numbers(options: argparse.Namespace) -> None:
-    """Raise InvalidOption that names the option: the settings further in have other names, and
-    partly other units.
+    """Raise InvalidOption that names the option: the settings that check it later have other names,
+    and some have other units.
     """
     for name, holds, needed in _RANGES:
         value = getattr(options, name)
@@ -259,7 +260,9 @@ def check_numbers(options: argparse.Namespace) -> None:
 
 
 def _check_metrics_host(host: str, allowed: bool) -> None:
-    """Raise InvalidOption. Credentials do not help, as this port does not require them."""
+    """Raise InvalidOption for a metrics port on another address. Credentials do not help, because
+    this port does not require them.
+    """
     try:
         loopback = is_loopback(host)
     except ValueError:
@@ -274,8 +277,8 @@ def _check_metrics_host(host: str, allowed: bool) -> None:
 
 
 def check_effect(options: argparse.Namespace) -> None:
-    """Raise InvalidOption for an option that would do nothing: a protection that was asked for,
-    and is not there, must not look well.
+    """Raise InvalidOption for an option without effect: a protection that was requested and is
+    missing must not go unnoticed.
     """
     # the defaults, without the settings of a file
     unset = build_parser(["up"]).parse_args(["up"])
@@ -300,8 +303,8 @@ def check_effect(options: argparse.Namespace) -> None:
 
 
 def check_names(options: argparse.Namespace) -> None:
-    """Raise InvalidOption that names the option, and the key of broker.conf where that is another
-    word.
+    """Raise InvalidOption that names the option, and the key of broker.conf if that has another
+    name.
     """
     check_name("--broker-name", options.broker_name)
     check_name("--cluster", options.cluster)
@@ -332,8 +335,8 @@ def check_data(name: str) -> None:
 
 
 def check_place(options: argparse.Namespace) -> None:
-    """Raise InvalidOption for a new store inside another one, as where a directory of it was named
-    by mistake.
+    """Raise InvalidOption for a new store inside another one, for example if the user named a
+    directory of that store by mistake.
     """
     data = Path(options.data).absolute()
     if (
@@ -348,8 +351,8 @@ def check_place(options: argparse.Namespace) -> None:
 
 
 def check_ports_are_free(options: argparse.Namespace) -> None:
-    """Raise ConnectError if a port is taken, before a new store is made: the broker listens only
-    after it has its store.
+    """Raise ConnectError if a port is in use, before a new store is created: the broker listens
+    only after it has opened its store.
     """
     if options.no_broker or is_there(Path(options.data) / "commitlog"):
         return
@@ -371,13 +374,13 @@ def check_ports_are_free(options: argparse.Namespace) -> None:
 
 
 def _is_name(host: str) -> bool:
-    """Return True for a name that stands for an address which only a look-up tells."""
+    """Return True for a name whose address only a look-up can find."""
     return host != "localhost" and is_host_name(host)
 
 
 def warn_of_addresses(options: argparse.Namespace) -> None:
-    """Warn if clients are told an address at which nobody listens: Apache's broker listens on all
-    addresses unless bindAddress says one, ours on loopback.
+    """Warn if clients get an address at which nothing listens: Apache's broker listens on all
+    addresses unless bindAddress is set, ours on loopback.
     """
     told = options.advertised_host
     if told is not None and is_loopback(options.host) and (_is_name(told) or not is_loopback(told)):
@@ -406,7 +409,7 @@ def warn_of_certificate(options: argparse.Namespace, tls: TlsConfig) -> None:
 
 
 def warn_of_users(options: argparse.Namespace) -> None:
-    """Warn if users and rules exist and --acl does not ask for them."""
+    """Warn if users and rules exist but --acl is not given."""
     table = Path(options.data) / "config" / "access" / "access.json"
     if not options.acl and not options.no_broker and is_there(table):
         log.warning(

@@ -40,8 +40,8 @@ def others(options: argparse.Namespace) -> OtherNameServers:
 
 
 def addresses_for_broker(own: NameServer | None, others: OtherNameServers) -> tuple[str, ...]:
-    """Return the addresses where the broker registers, its own name server first; that one is not
-    asked twice if it is named again.
+    """Return the addresses at which the broker registers, its own name server first. If that one is
+    named again, it is in the list once.
     """
     if own is None:
         return others.addresses
@@ -73,7 +73,7 @@ def dial(
     """Return the function that connects the broker to a name server; *internal* are the credentials
     for the own one.
 
-    *tls*: whose certificate is shown to the others where they ask for one.
+    *tls*: the certificate for other name servers that require one.
     """
 
     async def connected(address: str) -> Connection:
@@ -94,16 +94,18 @@ def dial(
 
 
 def _show(context: SSLContext, tls: TlsConfig) -> None:
-    """Load the certificate each time, as it may have been renewed.
+    """Load the certificate each time, because it may have been renewed.
 
-    If it is wrong, the one before stays: the listening side says why.
+    If it is wrong, the previous one stays in use: the listening side reports the reason.
     """
     with suppress(OSError, ValueError):
         context.load_cert_chain(tls.cert, tls.key, password="")
 
 
 def warn_of_loopback(broker_host: str, others: OtherNameServers) -> None:
-    """Warn if clients that find the broker at a name server elsewhere could not reach it."""
+    """Warn if clients that find the broker at a name server on another machine could not connect to
+    it.
+    """
     far = [address for address in others.addresses if not _is_near(split_address(address)[0])]
     if far and _is_near(broker_host):
         log.warning(

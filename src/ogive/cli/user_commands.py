@@ -86,7 +86,7 @@ async def _check_user(admin: aio.Admin, name: str) -> None:
 def _password(user: str) -> str:
     """Read the password at a terminal, else from the first line of standard input.
 
-    Never an argument: every user of the machine could read those.
+    It is never an argument: every user of the machine can read arguments.
     """
     if sys.stdin.isatty():
         try:
@@ -175,7 +175,7 @@ async def set_rule(options: argparse.Namespace) -> int:
 
 
 def _before(old: list[AccessRule]) -> str:
-    """Return in words the rules that the new rule replaced."""
+    """Describe the rules that the new rule replaced."""
     words = [f"{'' if rule.allowed else 'not '}{','.join(rule.actions)}" for rule in old]
     return f" (before: {'; '.join(words)})" if words else ""
 

@@ -1,4 +1,4 @@
-"""Pages of the console: for each address, the questions to the cluster and the template."""
+"""Pages of the console: for each address, the queries to the cluster and the template."""
 
 import asyncio
 import hashlib
@@ -75,7 +75,7 @@ def console_app(config: ConsoleConfig) -> ASGIApp:
 class _Pages:
     """Views: coroutines that gather the values for a template.
 
-    Among them is the status of the answer, if that is not 200.
+    The values include the status of the answer, if it is not 200.
     """
 
     def __init__(self, config: ConsoleConfig) -> None:
@@ -177,8 +177,8 @@ class _Pages:
         )
 
     def _command(self, *words: object) -> str:
-        """Return a command line, with the address of the cluster unless commands
-        take that anyway.
+        """Return a command line, with the address of the cluster unless commands use that address
+        anyway.
         """
         there = () if self._name_server == DEFAULT_NAME_SERVER else ("-n", self._name_server)
         return format.command(*words, *there)
@@ -376,7 +376,7 @@ class _Pages:
 
 
 def _uptime(figures: dict[str, str], now: datetime) -> float | None:
-    """Return the seconds since the broker's start, as it reports that."""
+    """Return the seconds since the broker's start, by its own report."""
     boot = figures.get("bootTimestamp", "")
     return (
         max(0.0, now.timestamp() - int(boot) / 1000)
@@ -401,7 +401,7 @@ def _status_of(error: OgiveError) -> tuple[int, str]:
 
 
 def _whole_number(name: str, text: str) -> int:
-    """Return the number that the field *name* of an address holds. Raises InvalidOption."""
+    """Return the number in the field *name* of an address. Raises InvalidOption."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal()):
         raise InvalidOption(f"{name} {text[:80]!r} is not a whole number")
@@ -409,7 +409,7 @@ def _whole_number(name: str, text: str) -> int:
 
 
 def _page_of(request: Request, names: list[str]) -> tuple[list[str], dict[str, int]]:
-    """Return the names on the requested page, or on the last one for a number past the end.
+    """Return the names on the requested page, or on the last one if the number is too high.
 
     Raises InvalidOption.
     """
@@ -440,9 +440,9 @@ def _moment(text: str) -> int | None:
 
 
 def _access_options(client: ClientConfig) -> list[str]:
-    """Return the options that commands need for this cluster beside its address.
+    """Return the options that commands need for this cluster, in addition to its address.
 
-    The files are those of whoever reads the page, so they have no names.
+    Each reader of the page has files of their own, so the options have no file names.
     """
     return [
         *(["--credentials FILE"] if client.credentials is not None else []),

@@ -26,7 +26,7 @@ _LETTER_ROOM = 12
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve; *style* is the CSS class (c0, c1 ...) that holds its colour."""
+    """A curve; *style* is the CSS class (c0, c1 ...) for its colour."""
 
     label: str
     style: str
@@ -35,7 +35,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of the time axis with a name: a phase of the run."""
+    """A named section of the time axis: a phase of the run."""
 
     label: str
     start: float
@@ -57,10 +57,10 @@ def line_chart(
     columns: int = 10,
     place: Callable[[float], str] = seconds,
 ) -> str:
-    """Draw curves over a level axis from 0 to *end* (None: to the last point) with about *columns*
-    ticks, which *place* names.
+    """Draw curves over a horizontal axis from 0 to *end* (None: to the last point) with about
+    *columns* ticks, which *place* labels.
 
-    Lines of one label are pieces of one curve.
+    Lines with the same label are parts of one curve.
     """
     points = [point for line in lines for point in line.points]
     end = end or max([at for at, _ in points] + [band.end for band in bands], default=1.0) or 1.0

@@ -31,7 +31,7 @@ class NameServerRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupAtBrokers:
-    """A group's tables by broker name, in JSON: of ten thousand groups a page shows fifty."""
+    """A group's tables by broker name, in JSON: a page shows fifty of ten thousand groups."""
 
     name: str
     tables: dict[str, dict[str, Any]]
@@ -42,8 +42,8 @@ class GroupAtBrokers:
 
 @dataclass(frozen=True, slots=True)
 class KnownGroups:
-    """All groups in order of their names, *system* ones apart; *troubles*: brokers that did not
-    answer, and why.
+    """All groups sorted by name, *system* ones apart; *troubles*: brokers that did not answer, and
+    the reasons.
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class KnownGroups:
 
 
 class ClusterQueries:
-    """The cluster as pages see it. Answers are shared for a moment, see ``Queries.once``."""
+    """The cluster as pages show it. Answers are shared for a short time, see ``Queries.once``."""
 
     def __init__(self, queries: Queries) -> None:
         self.queries = queries
@@ -89,8 +89,8 @@ class ClusterQueries:
         return await self.queries.once("name servers", ask_all)
 
     async def brokers(self) -> list[BrokerStatus]:
-        """Return the brokers that the name servers know, and as down the ones that they have
-        forgotten within the last hour.
+        """Return the brokers that the name servers know. Those that left within the last hour are
+        included as down.
         """
         rows = await self.queries.once("brokers", self._brokers)
         now = time.time()
@@ -123,7 +123,7 @@ class ClusterQueries:
         ]
 
     async def topics(self) -> dict[str, TopicKind]:
-        """Return every topic that the name server knows, in order of their names."""
+        """Return every topic that the name server knows, sorted by name."""
         return await self.queries.once("topics", self._topics)
 
     async def _topics(self) -> dict[str, TopicKind]:

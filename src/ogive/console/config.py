@@ -25,18 +25,18 @@ def require_extra() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleConfig:
-    """Settings of a console. *client* reaches the cluster.
+    """Settings of a console. *client* connects to the cluster.
 
-    *credentials*: what a browser is asked for, as HTTP basic; None: nothing.
+    *credentials*: the user and password that browsers must send by HTTP basic; None: none.
 
-    *name*: a host name under which browsers reach the console, beside addresses and localhost.
-    *tls*: speak HTTPS with that certificate.
+    *name*: a host name that browsers may use, in addition to IP addresses and localhost. *tls*:
+    serve HTTPS with that certificate.
     """
 
     client: ClientConfig
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
-    """0 takes a free one."""
+    """0 chooses a free port."""
     name: str | None = None
     credentials: Credentials | None = None
     tls: TlsConfig | None = None

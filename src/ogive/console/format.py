@@ -47,7 +47,7 @@ def duration(seconds: float | None) -> str:
 
 
 def at(ms: int | None) -> Markup:
-    """Return a moment in UTC. Brokers send times that no calendar has."""
+    """Return a time in UTC. Brokers may send times that no calendar has."""
     try:
         moment = None if not ms else datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)
     except (OverflowError, OSError, ValueError):
@@ -61,7 +61,7 @@ def at(ms: int | None) -> Markup:
 
 
 def moment(ms: int) -> str:
-    """Return a moment in UTC as a field of a form holds it."""
+    """Return a time in UTC in the format of a form's field."""
     return (
         datetime.fromtimestamp(ms / 1000, UTC)
         .replace(tzinfo=None)
@@ -70,7 +70,7 @@ def moment(ms: int) -> str:
 
 
 def path(*parts: str, **query: object) -> str:
-    """Return an address inside the console: any name is one part of it."""
+    """Return an address inside the console, in which any name is quoted as one part."""
     place = "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
     given = {name: value for name, value in query.items() if value not in (None, "", False)}
     return f"{place}?{urlencode(given, errors='replace')}" if given else place
@@ -82,9 +82,7 @@ def command(*words: object) -> str:
 
 
 def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
-    """Draw curves of the last minutes, as many as there are samples of; '' if there
-    are none yet.
-    """
+    """Draw curves of the last minutes, as far as there are samples; '' if there are none yet."""
     seen = [place for _, pieces in curves for piece in pieces for place, _ in piece]
     if not seen:
         return Markup()

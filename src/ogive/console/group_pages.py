@@ -1,4 +1,4 @@
-"""Pages of consumer groups: the list, the ones furthest behind, and a single one with members and
+"""Pages of consumer groups: the list, those with the largest lag, and one group with members and
 queues.
 """
 
@@ -33,8 +33,8 @@ BROADCASTING: Final = "BROADCASTING"
 class GroupRow:
     """A group in a list.
 
-    *lag* is None if brokers cannot know it: none answered, or the members broadcast. *behind_s* is
-    the age of the oldest progress.
+    *lag* is None if it is unknown: no broker answered, or the members broadcast. *behind_s* is the
+    age of the oldest progress.
     """
 
     name: str
@@ -50,7 +50,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class HeldMember:
-    """A member with its queues; *trouble*: why it does not report them."""
+    """A member with its queues; *trouble*: the reason if it does not report them."""
 
     member: Member
     queues: tuple[MessageQueue, ...]
@@ -70,8 +70,8 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:
-    """A group's page. *how* its members consume; *consumed*: the sum of all positions, which grows
-    as it does; *dead* is None if it is unknown.
+    """A group's page. *how*: the way in which its members consume; *consumed*: the sum of all
+    positions, which grows with consumption; *dead* is None if it is unknown.
     """
 
     row: GroupRow
@@ -116,11 +116,10 @@ class GroupQueries:
         return self._row(group, progress)
 
     async def worst(self) -> tuple[list[GroupRow], int]:
-        """Return the groups furthest behind, and the number of groups whose lag is
-        known.
+        """Return the groups with the largest lag, and the number of groups whose lag is known.
 
-        A look asks for LOOKS groups: those that were the worst, and those whose turn it is, so that
-        all are known after some looks.
+        A call queries LOOKS groups: those that had the largest lag before, and the next in turn, so
+        that all are known after some calls.
         """
         names = (await self._cluster.groups()).names
         listed = set(names)
@@ -271,7 +270,7 @@ class GroupQueries:
     async def _running(
         self, brokers: Iterable[str], group: str, client_id: str
     ) -> ConsumerRunningInfo:
-        """Ask the member by way of the first broker that knows it."""
+        """Ask the member through the first broker that knows it."""
         error: OgiveError = ConsumerNotOnline(
             ResponseCode.CONSUMER_NOT_ONLINE, "it is not online any more"
         )
@@ -285,7 +284,7 @@ class GroupQueries:
         raise error
 
     async def _dead(self, group: str) -> int | None:
-        """Return the number of dead letters that are held."""
+        """Return the number of stored dead letters."""
         try:
             return (await self._topics.row(dlq_topic(group))).held
         except TopicNotExist:
@@ -344,8 +343,8 @@ class GroupQueries:
         )
 
     def _behind_s(self, rows: Iterable[OffsetWrapper]) -> float | None:
-        """Return the age of the newest consumed message of the slowest queue; 0 if nothing waits,
-        None if unknown.
+        """Return the age of the newest consumed message in the slowest queue; 0 if there is no
+        backlog, None if unknown.
         """
         late = [row.last_timestamp for row in rows if _lag(row)]
         if not late:

@@ -1,12 +1,13 @@
 """Checks before every page, and the limit of browser connections.
 
-- GET and HEAD only: the console changes nothing, so no other site can have it changed.
-- The Host header must be an address, ``localhost`` or the configured name. A page of another site
-  whose name is made to point here (DNS rebinding) sends its own.
+- GET and HEAD only: the console changes nothing, so no page of another site can make it change
+  anything.
+- The Host header must be an IP address, ``localhost`` or the configured name. A page of another
+  site whose name points to this machine (DNS rebinding) sends its own name.
 - With credentials, HTTP basic; compared in constant time.
 
-Connections of browsers, which may be many and silent: how many there are at a time, and for how
-long one may keep its place.
+Browsers may open many connections and leave them silent: their number is limited, and so is the
+time without an answer.
 """
 
 import asyncio
@@ -31,11 +32,10 @@ PATIENCE_S: Final = 60.0
 class BrowserConnection(H11Protocol):
     """A connection of a browser.
 
-    uvicorn's own limit refuses requests and counts connections that never send one, so that some
-    silent ones keep everybody out for as long as they like. Here a new connection takes the place
-    of the one that has gone without an answer for longest, of those that wait for no page if there
-    are any; and none goes without for longer than PATIENCE_S, whether it sends too little or reads
-    too little.
+    uvicorn's own limit refuses requests, and counts connections that never send one, so a few
+    silent ones could keep all others out. Here a new connection replaces the one that has gone
+    without an answer for longest; connections that wait for no page go first. A connection without
+    an answer for PATIENCE_S is closed, whether it sends or reads too little.
     """
 
     _patience: asyncio.TimerHandle

@@ -1,6 +1,6 @@
-"""Pages of messages: a topic by time or key, one message, and what became of it.
+"""Pages of messages: a topic by time or key, and one message with its consumers.
 
-In lists bodies are cut on arrival; a single body is text, JSON or hex of a bounded size.
+In lists bodies are truncated on arrival; a single body is text, JSON or hex of a bounded size.
 """
 
 import json
@@ -50,17 +50,17 @@ class MessageRow:
     reconsume_times: int
     origin: str | None
     removed: str | None
-    """Names of properties that a retry or dead letter lacks for want of room."""
+    """Names of the properties that did not fit into a retry or dead letter."""
     original: str | None
-    """Offset id of the message that has them."""
+    """Offset id of the original message, which has them."""
     size: int
     preview: str
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """Messages of a list. *more*: there are others beyond LIMIT; *troubles*: places that could not
-    be read, and why.
+    """Messages of a list. *more*: there are others beyond LIMIT; *troubles*: queues that could not
+    be read, and the reasons.
     """
 
     rows: tuple[MessageRow, ...]
@@ -72,7 +72,7 @@ class FoundMessages:
 class Reader:
     """A group that reads the message's topic.
 
-    *position* None: it has none in this queue, or its broker does not tell.
+    *position* is None if the group has none in this queue, or its broker does not report it.
     """
 
     group: str
@@ -82,7 +82,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class MessageHistory:
-    """Consumers of a message, and its traces."""
+    """Consumers and traces of a message."""
 
     readers: tuple[Reader, ...]
     trace: tuple[TraceRecord, ...]
@@ -290,7 +290,7 @@ _HEX_ROW: Final = 16
 class Body:
     """A body as *form*. *cut*: not all of its *size* bytes are shown.
 
-    *forms*: what else it can be read as.
+    *forms*: the other forms in which it can be shown.
     """
 
     form: Form
@@ -323,7 +323,7 @@ def body_of(raw: bytes, wanted: str = "") -> Body:
 
 
 def preview(raw: bytes) -> str:
-    """Return the begin of a body on one line."""
+    """Return the beginning of the body on one line."""
     head = raw[:PREVIEW_BYTES]
     text = _text(head, whole=len(head) == len(raw))
     line = (
@@ -345,9 +345,7 @@ def hex_rows(raw: bytes) -> str:
 
 
 def _text(head: bytes, *, whole: bool) -> str | None:
-    """Return the text; None if it is not UTF-8. A character that the cut went
-    through is left out.
-    """
+    """Return the text; None if it is not UTF-8. A character that was cut in two is left out."""
     try:
         return head.decode()
     except UnicodeDecodeError as exc:

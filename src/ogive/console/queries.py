@@ -74,12 +74,11 @@ class Queries:
         judged: bool = True,
         **options: Any,
     ) -> T:
-        """Return the answer of the broker or name server at *address* to a
-        coroutine of ``rpc``.
+        """Return the answer of the broker or name server at *address* to a coroutine of ``rpc``.
 
         Raises OgiveError.
 
-        *judged* False: silence is not the server's, as when it asks a client for us.
+        *judged* False: a missing answer is not the server's fault, because it asks a client for us.
         """
         async with self._room:
             self._check(address)
@@ -106,8 +105,8 @@ class Queries:
     async def once(
         self, key: Hashable, ask: Callable[[], Awaitable[T]], keep_s: float | None = None
     ) -> T:
-        """Return the answer of *ask*, or its answer for the same *key* a moment ago; pages that
-        wait for it share one call.
+        """Return the answer of *ask*, or its recent answer for the same *key*; pages that wait for
+        it share one call.
         """
         task, until = self._kept.get(key, (None, 0.0))
         if task is None or (task.done() and self._clock() >= until):
@@ -133,9 +132,7 @@ async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
 async def gather_answers(
     items: Iterable[K], ask: Callable[[K], Awaitable[R]]
 ) -> tuple[dict[K, R], dict[K, OgiveError]]:
-    """Return the answer for each item, and the error for each other one: one that fails takes
-    nothing from the rest.
-    """
+    """Return the answer or the error for each item: an error of one leaves the others intact."""
     keys = list(items)
     answers = await asyncio.gather(*map(ask, keys), return_exceptions=True)
     told: dict[K, R] = {}

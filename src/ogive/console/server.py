@@ -1,8 +1,8 @@
-"""Server of the console, in a thread and event loop of its own, so that a page does not wait for a
-broker in the same process, nor it for a page.
+"""Server of the console, in a thread and event loop of its own, so that neither a page nor a broker
+in the same process waits for the other.
 
-TLS between the console and the broker of its own process recognises the broker by its certificate,
-whatever names that has.
+For TLS between the console and the broker of its own process, the console recognises the broker's
+certificate itself, whatever names it has.
 """
 
 import asyncio
@@ -66,8 +66,8 @@ class Console:
         return f"{self._config.scheme}://{self.address}/"
 
     def start(self) -> None:
-        """Listen, and ask the cluster nothing. Raises ConnectError if the address is taken,
-        InvalidOption for certificates that cannot be used.
+        """Listen; this queries nothing. Raises ConnectError if the address is in use, InvalidOption
+        for certificates that cannot be used.
         """
         config = self._config
         self._tls = None if config.tls is None else config.tls.context()
@@ -97,7 +97,7 @@ class Console:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and return when no page is under way any more. May be repeated."""
+        """Stop, and return when no page is in progress any more. May be called again."""
         if self._server is None or self._thread is None:
             return
         self._server.should_exit = True
@@ -107,8 +107,8 @@ class Console:
         self._server = self._thread = None
 
     def reload_certificates(self) -> None:
-        """Read the files again: they hold a new certificate, which the broker
-        beside it shows, too.
+        """Read the files again: they have a new certificate, also that of the broker beside the
+        console.
 
         Raises InvalidOption, and then the old one stays.
         """

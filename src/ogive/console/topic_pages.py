@@ -19,10 +19,10 @@ MAX_QUEUES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic in a list. *held*: messages in all queues; *stored*: ever, by their
-    last offsets.
+    """A topic in a list. *held*: messages in all queues; *stored*: all that were ever stored, by
+    the last offsets.
 
-    *trouble*: why figures are missing, or are not whole.
+    *trouble*: the reason if figures are missing or incomplete.
     """
 
     name: str
@@ -37,9 +37,9 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtBroker:
-    """One broker's part of a topic, as its route shows it.
+    """One broker's part of a topic, by its route.
 
-    *message_type* and *whole_batches* only where the broker shows them (5.x).
+    *message_type* and *whole_batches* are None unless the broker reports them (5.x).
     """
 
     broker: str
@@ -77,7 +77,9 @@ class TopicQueries:
         self._cluster = cluster
 
     async def rows(self, names: Sequence[str]) -> list[TopicRow]:
-        """Return rows for topics of a list; one that was deleted since says so."""
+        """Return rows for topics of a list; the row of a topic that was deleted meanwhile says
+        so.
+        """
         kinds = await self._cluster.topics()
         told, troubles = await gather_answers(names, self.row)
         empty = {
@@ -130,8 +132,8 @@ class TopicQueries:
         }
 
     async def groups(self, name: str) -> tuple[str, ...]:
-        """Return the groups that consume the topic, or have; the ones at brokers that do not answer
-        are missing. Raises TopicNotExist, NoNameServer.
+        """Return the groups that consume the topic, or did; those at brokers that do not answer are
+        missing. Raises TopicNotExist, NoNameServer.
         """
         masters = await self._cluster.topic_masters(name)
 

@@ -19,25 +19,28 @@ class NameServerConfig:
 
     host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
     port: int = 9876
-    """listenPort; 0 takes a free one."""
+    """listenPort; 0 chooses a free port."""
     advertised_host: str | None = None
-    """Host that `address` shows; required if host is a wildcard."""
+    """Host in `address`; required if host is a wildcard."""
     cluster: str = "DefaultCluster"
-    """rocketmqClusterName has no use there; here what access control calls its own cluster."""
+    """rocketmqClusterName has no use there; here it is the server's own cluster for access control.
+    """
     kv_path: Path | None = None
     """kvConfigPath; None keeps KV settings in memory only."""
     broker_expiry_s: float = 120.0
-    """Life of a broker without a sign, unless it gives heartbeatTimeoutMillis."""
+    """Time without a sign of life after which a broker is removed, unless it sends
+    heartbeatTimeoutMillis.
+    """
     scan_s: float = 5.0  # scanNotActiveBrokerInterval
     order_messages: bool = False
     """orderMessageEnable: routes carry ORDER_TOPIC_CONFIG."""
     max_brokers: int = 1_000  # addresses
     max_topics: int = 100_000
-    """A topic counts once for each broker that holds it."""
+    """A topic counts once for each broker that has it."""
     max_kv_entries: int = 10_000
     stop_grace_s: float = 1.0
     tls: TlsConfig | None = None
-    """tls.server.*; None: connections are not encrypted."""
+    """tls.server.*; None: connections without TLS."""
     server: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:

@@ -1,51 +1,52 @@
 """Handlers of the name server: brokers, routes and settings.
 
-Registration, signs of life, and what is known of brokers: 103, 104, 106, 205, 217, 322, 327,
-901, 904.
+Registration, signs of life, and data about brokers: 103, 104, 106, 205, 217, 322, 327, 901, 904.
 
 Behaviour
-- A broker registers its whole table; a broker id that is not known yet with exactly one topic is
+- A broker registers its whole table; an unknown broker id that registers exactly one topic is
   refused, as by Java.
-- Topics change when the data version differs; those that a later table lacks stay until somebody
-  deletes them (216).
-- A slave's answer says where its master is. The answer's body is the ORDER_TOPIC_CONFIG namespace,
-  if there is one.
+- Topics change when the data version differs; topics that a later table lacks stay until they are
+  deleted (216).
+- The answer to a slave has its master's address. The answer's body is the ORDER_TOPIC_CONFIG
+  namespace, if there is one.
 - 322 and 904 count as signs of life.
-- 205 and 327 hold for each topic until the broker registers another configuration of it, or is
-  gone.
+- 205 and 327 apply to each topic until the broker registers another configuration of it, or is
+  removed.
 
 Differs from Java
 - A broker belongs to the newest connection on which it registered, unregistered or sent a
   heartbeat: the end of an older one, or a late UNREGISTER_BROKER on it, does not remove the broker.
-- UNREGISTER_BROKER works at once, not from a queue.
+- UNREGISTER_BROKER is carried out at once, without a queue.
 - A broker name belongs to one cluster at a time; bad addresses are refused, and tables are bounded.
   A topic with an impossible number of queues is left out of the routes, and named in the log.
-- Queue mappings of static topics are ignored; a group's members are not told of a new lowest broker
-  id (905).
+- Queue mappings of static topics are ignored; the brokers of a name are not notified of a new
+  lowest broker id (905).
 
 KV settings and the name server's own configuration: 100, 101, 102, 219, 318, 319.
 
 Behaviour
-- A KV change is on stable storage before it is answered, where the name server has a file for it.
-- 319 shows the settings under their names in Apache's namesrv.conf.
+- If the name server has a file for KV settings, a change is on stable storage before it is
+  answered.
+- 319 returns the settings under their names in Apache's namesrv.conf.
 
 Differs from Java
 - 318 changes orderMessageEnable until the name server stops, and refuses every other setting by
-  name (Java's list of refused ones had holes through which strangers wrote files, CVE-2023-37582).
-- KV settings are bounded in number and size, and changing them tells no broker; brokers learn
-  ORDER_TOPIC_CONFIG as they register.
+  name (Java's list of refused settings had holes through which attackers wrote files,
+  CVE-2023-37582).
+- KV settings are bounded in number and size, and brokers are not notified of a change; they get
+  ORDER_TOPIC_CONFIG when they register.
 
 Routes and lists of topics: 105, 206, 216, 224, 304, 311, 312, 313.
 
 Behaviour
-- A route in standard JSON for clients of 4.9.4 and later and for those that ask for it; with bare
-  integer keys for older ones.
-- No route is code 17 with a remark that names the topic.
-- 216 forgets a topic until a broker registers a table that holds it.
+- A route is standard JSON for clients of 4.9.4 and later and for those that request it; older ones
+  get bare integer keys.
+- A missing route is code 17 with a remark that names the topic.
+- 216 forgets a topic until a broker registers a table with it.
 
 Differs from Java
-- A name server answers from its first moment; there is no waiting time after the start
-  (waitSecondsForService, off there too).
+- A name server answers from the start, without a waiting time (waitSecondsForService, off there
+  too).
 - No slave is shown as acting master (supportActingMaster, off there too).
 """
 
@@ -120,7 +121,9 @@ class NameServerState:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request beside its header: the connection, the release of its client, and the body."""
+    """The parts of a request beside its header: the connection, the release of its client, and the
+    body.
+    """
 
     # the connection's number, see route_table
     owner: int

@@ -64,13 +64,14 @@ class KvConfig:
         return self._spaces.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str]:
-        """Return the settings of a namespace; empty if there are none."""
+        """Return the settings of a namespace; an empty table if there are none."""
         return self._spaces.get(namespace, {})
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value, and return when it is on stable storage.
 
-        Raises InvalidOption; StoreError, and then it counts until the restart.
+        Raises InvalidOption. Raises StoreError if it cannot be saved; then it applies until the
+        restart.
         """
         if not namespace or not key or len(namespace) + len(key) + len(value) > MAX_TEXT_LENGTH:
             raise InvalidOption(

@@ -1,10 +1,10 @@
-"""Table of the brokers that hold each topic.
+"""Table of the brokers that have each topic.
 
-No clock and no network: the caller says what time it is and which connection speaks.
+It uses no clock and no network: the caller passes the time and the number of the connection.
 
 An *owner* is the number of a connection; a later connection has a larger number. A broker belongs
-to the newest connection that it spoke on, so the late end of an older one does not take it away.
-Source: RouteInfoManager.java, 5.3.
+to the newest connection that it used, so the late end of an older one does not remove it. Source:
+RouteInfoManager.java, 5.3.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ class RegistrationRefused(OgiveError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """The broker that speaks. Clients reach it at *address*."""
+    """The broker that sent the request. Clients connect to it at *address*."""
 
     cluster: str
     name: str
@@ -39,7 +39,7 @@ class BrokerIdentity:
 class BrokerRegistration:
     """A broker's registration.
 
-    *acting_master* is None for a broker that does not know the option (4.9).
+    *acting_master* is None for a broker that does not have the option (4.9).
     """
 
     broker: BrokerIdentity
@@ -60,7 +60,7 @@ class Master:
 
 @dataclass(slots=True)
 class _Live:
-    """One address that gives signs of life."""
+    """One address that sends signs of life."""
 
     broker: BrokerIdentity
     data_version: DataVersion
@@ -78,8 +78,8 @@ def _check_length(what: str, text: str) -> None:
 
 
 def can_be_routed(config: TopicConfig) -> bool:
-    """Return True if clients can use routes of the topic: Apache's mqadmin makes topics of -1
-    queues, too, which stay in a broker's table.
+    """Return True if clients can use routes of the topic: Apache's mqadmin can create topics of -1
+    queues, which stay in a broker's table.
     """
     return 0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES
 
@@ -113,7 +113,7 @@ class RouteTable:
     def register(
         self, registration: BrokerRegistration, *, now: float, owner: int
     ) -> Master | None:
-        """Take in a broker and its topics. Return its master, if it is a slave and the master is
+        """Register a broker and its topics. Return its master, if it is a slave and the master is
         known.
 
         Raises RegistrationRefused.
@@ -199,8 +199,8 @@ class RouteTable:
         return live is not None and live.data_version.state_version > version.state_version
 
     def _take_topics(self, registration: BrokerRegistration, first: bool) -> None:
-        """Take in topics from the master, or from the slave with the lowest id if a slave may act
-        for it.
+        """Add topics of the master, or of the slave with the lowest id if a slave may act for
+        it.
         """
         broker = registration.broker
         is_master = broker.broker_id == MASTER_ID
@@ -246,9 +246,9 @@ class RouteTable:
             live.owner = max(owner, live.owner)
 
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Route one topic to those of the brokers that are known.
+        """Route one topic to those of the brokers that are registered.
 
-        Raises RegistrationRefused when the table is full.
+        Raises RegistrationRefused if the table is full.
         """
         _check_length("topic name", topic)
         for queue in queues:
@@ -278,7 +278,7 @@ class RouteTable:
         return self._remove_all([live for live in self._live.values() if live.owner == owner])
 
     def expire(self, now: float) -> list[BrokerIdentity]:
-        """Remove the brokers that gave no sign of life for too long, and return them."""
+        """Remove the brokers without a sign of life for too long, and return them."""
         self._lost = {
             name: live for name, live in self._lost.items() if live.seen + LOST_KEPT_S >= now
         }
@@ -328,12 +328,12 @@ class RouteTable:
                 self._drop_queues(topic, broker_name)
 
     def closed(self, broker_name: str) -> int:
-        """Return the number of topics of a broker that are closed for writing."""
+        """Return the number of topics of a broker that are not writable."""
         return len(self._wiped.get(broker_name, ()))
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Open or close all topics of a broker for writing, each until another configuration of it
-        is registered. Return their number.
+        """Make all topics of a broker writable or not, each until another configuration of it is
+        registered. Return their number.
         """
         topics = self._topics_of.get(broker_name, ())
         if writable:
@@ -365,7 +365,7 @@ class RouteTable:
         return TopicRouteData(queues=tuple(queues.values()), brokers=brokers)
 
     def member_group(self, cluster: str, broker_name: str) -> BrokerData:
-        """Return the addresses under one broker name; none if it is not known in the cluster."""
+        """Return the addresses under one broker name; none if the cluster has no such broker."""
         known = self._cluster_of.get(broker_name) == cluster
         return BrokerData(
             cluster=cluster,
@@ -414,7 +414,7 @@ class RouteTable:
         ]
 
     def system_topics(self) -> list[str]:
-        """Return the names of all clusters and brokers: each has a topic of its name."""
+        """Return the names of all clusters and brokers: each has a topic of that name."""
         return [
             name for cluster, members in self._clusters().items() for name in (cluster, *members)
         ]

@@ -1,6 +1,6 @@
 """Request codes of the name server, and the changes that its log reports.
 
-The log reports each request in CHANGES, see access/audit.py. A registration of a broker is no
+The log reports each request in CHANGES, see access/audit.py. The registration of a broker is not a
 change.
 """
 
@@ -87,7 +87,7 @@ ROUTES: Final[dict[int, RequestHandler[Any]]] = {
 
 
 def _setting(ctx: NameServerState, about: About) -> State:
-    """Return the setting, its value as a secret: it may be anything."""
+    """Return the setting, with its value as a secret: the value may be anything."""
     (namespace,), (key,) = about.get("namespace", ("",)), about.get("key", ("",))
     value = ctx.kv.get(namespace, key)
     return {} if value is None else {"value": Secret(value)}

@@ -36,15 +36,15 @@ _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class NameServer:
-    """A name server: ``await start()``, give ``address`` to brokers and clients,
-    ``await stop()``.
+    """A name server: ``await start()``, pass ``address`` to brokers and clients, ``await
+    stop()``.
     """
 
     def __init__(
         self, config: NameServerConfig | None = None, *, access: AccessTable | None = None
     ) -> None:
-        """Make a server that is not started. *access* is who may ask for what; None lets anyone
-        do anything.
+        """Create a server that is not started. *access* checks requests; with None every request is
+        allowed.
         """
         self.config = config or NameServerConfig()
         self._guard = (
@@ -70,16 +70,20 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Address at which brokers and clients reach it."""
+        """Address at which brokers and clients can connect."""
         return join_address(self.config.advertised_host or self.config.host, self._server.port)
 
     @property
     def local_address(self) -> str:
-        """Address at which this machine reaches it: behind NAT not ``address``."""
+        """Address at which programs on this machine can connect: behind NAT it differs from
+        ``address``.
+        """
         return join_address(_LOOPBACK_OF.get(self.config.host, self.config.host), self._server.port)
 
     async def start(self) -> None:
-        """Listen; ready when this returns. Raises ConnectError if the address is taken."""
+        """Listen; the server is ready when this returns. Raises ConnectError if the address is in
+        use.
+        """
         config = self.config
         table = RouteTable(
             expiry_s=config.broker_expiry_s,
@@ -101,7 +105,9 @@ class NameServer:
         log.info("name server listens on %s", self.address)
 
     async def stop(self) -> None:
-        """Answer what was asked, and close every connection. Does nothing before a start."""
+        """Answer the requests in progress, and close every connection. Do nothing before a
+        start.
+        """
         if self._scan is not None:
             await cancel_all([self._scan])
             self._scan = None
@@ -199,8 +205,8 @@ class NameServer:
     def _entry(
         self, connection: Connection, command: RemotingCommand
     ) -> AuditEntry[NameServerState] | None:
-        """Return the log entry of a request that administers the name server, None
-        for another one.
+        """Return the log entry of a request that administers the name server; None for any
+        other.
         """
         change = CHANGES.get(command.code)
         if change is None:
@@ -221,7 +227,7 @@ def _reply(
     answer: RemotingCommand,
     entry: AuditEntry[NameServerState] | None,
 ) -> None:
-    """Write *answer*, and what the log tells of it."""
+    """Write *answer*, and log the change."""
     if entry is not None:
         entry.tell(answer.code)
     if not command.is_oneway:
@@ -231,7 +237,7 @@ def _reply(
 def _frame(command: RemotingCommand, answer: RemotingCommand) -> bytes:
     """Return the answer to *command* as a frame.
 
-    One that the protocol cannot carry (a list too long, say) becomes an error.
+    An answer that the protocol cannot carry (for example a list that is too long) becomes an error.
     """
     answer.opaque, answer.flag = command.opaque, int(Flag.RESPONSE)
     try:

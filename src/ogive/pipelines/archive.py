@@ -1,11 +1,13 @@
 """Archive of topics in Parquet, by topic, date and hour of storage (UTC), each message once.
 
-Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that
-a batch which Spark repeats replaces what its first attempt wrote. When the stream has ended, the
-parts of an hour become one file, sorted by queue and offset; a journal makes that step repeatable.
-Files are on stable storage before anything relies on them: Spark's note which messages a batch has
-before its parts, a part before Spark notes its batch as done, the file of an hour before its parts
-go. The checkpoint lives in ``TO/_checkpoint``: whoever moves the folder moves both.
+Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts with its own name, so
+that a batch which Spark repeats replaces the parts of its first attempt. When the stream has ended,
+the parts of an hour are merged into one file, sorted by queue and offset; a journal makes that step
+repeatable.
+
+Files are synced before anything relies on them: first Spark's file with the offsets of a batch,
+then the parts, then Spark's commit of the batch; the file of an hour before its parts are removed.
+The checkpoint is in ``TO/_checkpoint``: move both together.
 """
 
 import json
@@ -44,7 +46,7 @@ STORED: Final = (
     "properties MAP<STRING,STRING>, bornTimestamp TIMESTAMP, storeTimestamp TIMESTAMP"
 )
 SCHEMA: Final = f"{STORED}, topic STRING, date STRING, hour STRING, part STRING"
-"""For reading: without it Spark would take the topic "2013" for a number."""
+"""Schema for reading: without it Spark would read the topic "2013" as a number."""
 
 # an hour with so many parts is compacted before its end
 MANY_FILES: Final = 16
@@ -69,8 +71,7 @@ def archive(
 
     *group* shows the progress at the brokers.
 
-    Messages that were deleted before they were archived fail the run, unless *allow_loss* says to
-    go on behind them.
+    If messages were deleted before they were archived, the run fails, unless *allow_loss* is True.
     """
     summary = Summary("archive", dry_run=dry_run)
     to = writable("to", to)
@@ -150,7 +151,7 @@ def archive(
 
 
 def compact(spark: SparkSession, to: Path, now: datetime) -> int:
-    """Make one file of each hour that is over or has many files. Return the number of hours
+    """Merge the files of each hour that is over or has many files. Return the number of hours
     changed.
     """
     # a batch may still bring messages of the last minute
@@ -178,9 +179,9 @@ def compact(spark: SparkSession, to: Path, now: datetime) -> int:
 
 
 def recover(to: Path) -> None:
-    """Finish a compaction that was interrupted, and remove what a killed writer left behind.
+    """Finish a compaction that was interrupted, and remove the files of a killed writer.
 
-    Harmless when repeated.
+    May be repeated.
     """
     journal = to / "_compacting.json"
     if journal.exists():
@@ -199,7 +200,7 @@ def recover(to: Path) -> None:
 
 
 def _state(to: Path) -> int:
-    """Return the batch up to which every part was whole when a run ended."""
+    """Return the last batch whose parts were all complete when a run ended."""
     file = to / "_archive.json"
     return int(json.loads(file.read_text("utf-8"))["through"]) if file.exists() else -1
 

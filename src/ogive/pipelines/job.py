@@ -1,12 +1,13 @@
-"""Parts that the pipelines share: run, stop, watch, summary, folders.
+"""Functions that the pipelines share: run, stop, watch, summary, folders.
 
-A clean stop ends the batch that is being written and begins no other, so that the next run neither
-repeats nor misses a message.
+A clean stop finishes the batch that is being written and begins no other, so that the next run
+neither repeats nor misses a message.
 
-Any client can store messages that cannot be sent again. The pipelines that send pass over them and
-count them, each with its reason: none may stop a pipeline.
+Any client can store messages that cannot be sent again. The pipelines that send skip and count
+them, with a reason each: no message may stop a pipeline.
 
-Folders that a pipeline writes to are on file systems of this machine: it renames and syncs.
+Folders that a pipeline writes to must be on file systems of this machine, because it renames and
+syncs files.
 """
 
 import json
@@ -40,7 +41,7 @@ from ogive.wire.message import MAX_PROPERTIES_BYTES
 class Summary:
     """Result of a pipeline. Counts are messages.
 
-    *skipped* says why, *notes* what else is worth knowing; with *dry_run* nothing was written.
+    *skipped* has the reasons, *notes* other information; with *dry_run* nothing was written.
     """
 
     pipeline: str
@@ -84,8 +85,8 @@ Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
 """topic -> broker name -> queue id -> offset, as in a checkpoint and in startingOffsets"""
 
 Security = Mapping[str, str]
-"""Options of format("rocketmq") beside nameServer: credentials, tls, tls.ca, namespace and their
-like
+"""Options of format("rocketmq") in addition to nameServer: credentials, tls, tls.ca, namespace and
+so on.
 """
 
 OPEN: Final[Security] = MappingProxyType({})
@@ -96,12 +97,12 @@ Report = Callable[[int, Mapping[str, Any]], None]
 
 
 def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
-    """Run *job* in a Spark session of its own, ended cleanly by Ctrl-C.
+    """Run *job* in a Spark session of its own; Ctrl-C ends it cleanly.
 
-    Raises OgiveError, also for what Spark failed with.
+    Raises OgiveError, also for errors of Spark.
 
-    A job that *reads_only* has nothing to bring to an end, nor has one whose Spark has not started:
-    it is cancelled, and KeyboardInterrupt raised.
+    A job that *reads_only*, or whose Spark has not started, has nothing to finish: it is cancelled,
+    and KeyboardInterrupt is raised.
     """
     # register: Spark's own search for data sources has 10 s, and on a busy machine finds nothing in
     # them
@@ -128,9 +129,9 @@ def read_all(
     *,
     at_once: bool = False,
 ) -> tuple[int, Counter[str]]:
-    """`watch` the query that *start* returns to its end.
+    """`watch` the query that *start* returns until it ends.
 
-    Start and watch a second one if Spark ends the first after a batch of an earlier run.
+    If Spark ends it after a batch of an earlier run, start and watch a second one.
     """
     again = ends_after_open_batch(checkpoint)
     rows, observed = watch(spark, start(), stop, report, at_once=at_once)
@@ -149,13 +150,13 @@ def read_all(
 def watch(
     spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report, *, at_once: bool = False
 ) -> tuple[int, Counter[str]]:
-    """Wait until *query* ends or *stop* is asked. Return the rows that its batches read, and the
-    sums of what they observed, by name.
+    """Wait until *query* ends or *stop* is requested. Return the number of rows that its batches
+    read, and the sums of their observed metrics, by name.
 
-    *report* gets rows so far and Spark's latest progress.
+    *report* gets the number of rows so far and Spark's latest progress.
 
     The query's batch function must call ``stop.check()`` before it writes; *at_once* is for sinks
-    that a half-written batch does not harm. Raises what the query failed with.
+    that a partly written batch does not harm. Raises the error with which the query failed.
     """
     batches: dict[int, int] = {}
     observed: dict[int, Counter[str]] = {}
@@ -198,20 +199,20 @@ def _observed(progress: Mapping[str, Any]) -> Counter[str]:
 
 
 def lag(progress: Mapping[str, Any]) -> str:
-    """Return the lag of a query over one source, to stand at the end of a line; empty while Spark
-    does not know it, as for a batch that an earlier run had begun.
+    """Return the lag of a query with one source, as the end of a line; empty while Spark does not
+    know it, for example for a batch that an earlier run began.
     """
     queues = reported_lag(progress["sources"][0])
     return f", {sum(queues.values()):,} behind" if queues else ""
 
 
 def last_batch(checkpoint: Path) -> int:
-    """Return the last batch that is finished by Spark's commit log, -1 for none."""
+    """Return the last finished batch by Spark's commit log, -1 if there is none."""
     return max((int(file.name) for file in (checkpoint / "commits").glob("[0-9]*")), default=-1)
 
 
 def positions(checkpoint: Path) -> Offsets:
-    """Return the offsets where a query with *checkpoint* goes on; empty for a new one."""
+    """Return the offsets at which a query with *checkpoint* continues; empty for a new one."""
     batch = last_batch(checkpoint)
     if batch < 0:
         return {}
@@ -222,14 +223,14 @@ def positions(checkpoint: Path) -> Offsets:
 
 
 def connected_cluster(name_server: str, security: Security) -> Cluster:
-    """Return the cluster, to ask it for offsets."""
+    """Return the cluster, to query offsets."""
     return cluster(access_of({**security, "nameServer": name_server}))
 
 
 def count_remaining(
     name_server: str, security: Security, topics: Sequence[str], done: Offsets
 ) -> dict[str, int]:
-    """Count the messages of each topic behind *done*: a run would read them now."""
+    """Count the messages of each topic after *done*, which a run would read now."""
     namespace = access_of(security).namespace
     left = dict.fromkeys(topics, 0)
     for queue, span in (
@@ -251,14 +252,14 @@ TOO_MANY_PROPERTIES: Final = (
 REASONS: Final = (UNREADABLE, TOO_LARGE, TOO_MANY_PROPERTIES)
 
 _ADDED: Final = 512
-"""Bytes that a copy may have more: a unique key, a sharding key made of the names of topic and
-broker, the next broker's own.
+"""Bytes that a copy may need in addition: a unique key, a sharding key with the names of topic and
+broker, and the next broker's own properties.
 """
 
 
 def why_not() -> Column:
-    """Return one of REASONS, null for a message that can be sent, by its columns body and
-    properties.
+    """Return one of REASONS by the columns body and properties; null for a message that can be
+    sent.
     """
     names, values = f.map_keys("properties"), f.map_values("properties")
     properties = f.octet_length(f.concat_ws("", names, values)) + 2 * f.size("properties")
@@ -270,7 +271,7 @@ def why_not() -> Column:
 
 
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):/")
-"""The scheme of a URL; a drive of Windows has one letter."""
+"""The scheme of a URL; a drive letter of Windows is not one."""
 
 
 def local(option: str, place: str | Path) -> Path:
@@ -290,10 +291,10 @@ def local(option: str, place: str | Path) -> Path:
 
 
 def writable(option: str, place: str | Path) -> Path:
-    """Return the folder, which may be a new one.
+    """Return the folder, which may be new.
 
-    Raises InvalidOption if nothing can be written there. The caller learns it at once, not when
-    Spark has read everything, and in a dry run as well.
+    Raises InvalidOption if nothing can be written there: at once, not after Spark has read
+    everything, and in a dry run as well.
     """
     path = local(option, place)
     # not Path.exists(), which raises where this user may not look

@@ -1,10 +1,11 @@
 """Copy of topics in another cluster, kept up to date: keys, tags, properties, sharding keys and
-order stay.
+order stay the same.
 
 Messages of one source queue go to one queue of the target, in their order; those with a sharding
-key to the queue of that key. What was copied is in the checkpoint under *state*: a stop and a
-restart copy nothing twice, a crash at most one batch, and nothing if *idempotent*: then Spark's own
-stream writes, whose sink looks what of a repeated batch the target has (see ogive.spark.dedup).
+key to the queue of that key. The checkpoint under *state* records the copied messages. A stop and a
+restart copy nothing twice; a crash copies at most one batch twice, and nothing if *idempotent*.
+Then Spark's own stream writes, and its sink looks up which rows of a repeated batch the target has
+(see ogive.spark.dedup).
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,10 +59,10 @@ def mirror(
 ) -> Summary:
     """Copy from the name server *source* to *target*; with *follow* until stopped.
 
-    *prefix* is put before the topics' names there.
+    *prefix* is put before the topics' names at the target.
 
-    *group* shows the progress and the lag at the source. A topic that the target has not is made
-    with as many queues.
+    *group* shows the progress and the lag at the source. A topic that the target does not have is
+    created with the same number of queues.
     """
     refuse_itself(source, target, prefix)
     summary = Summary("mirror", dry_run=dry_run)
@@ -162,7 +163,9 @@ def refuse_itself(source: str, target: str, prefix: str) -> None:
 
 
 def prepare(source: Security, topic: str, target: Security, name: str) -> None:
-    """Make sure that the target has the topic. Raises NoRoute if the source has not."""
+    """Create the topic at the target if it does not exist. Raises NoRoute if the source does not
+    have it.
+    """
     with ogive.Admin(client=access_of(target).client()) as there:
         try:
             there.route(name)

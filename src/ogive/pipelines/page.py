@@ -1,6 +1,6 @@
 """Report of traces as one HTML file: tables with bars, and a curve over time.
 
-No script, nothing from elsewhere.
+The page has no script, and loads nothing from other servers.
 """
 
 import math
@@ -84,7 +84,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _bar(quantiles: Sequence[float], most: float) -> str:
-    """Draw a bar, the longest first, so that the shorter ones stand on it."""
+    """Draw a bar, the longest part first, so that the shorter ones are on top of it."""
     bars = "".join(
         f'<rect class="{name}" width="{max(1.0, 160 * value / most):.1f}" height="14" '
         f'rx="2"><title>{name} {value:,.0f} ms</title></rect>'

@@ -14,7 +14,7 @@ _FILE: Final = "replay.json"
 def load(state: Path, **plan: Any) -> dict[str, Any]:
     """Return the progress of an earlier run of the same plan.
 
-    The first run fixes the end of the time. Raises InvalidOption for another plan.
+    The first run fixes the end of the range. Raises InvalidOption for another plan.
     """
     plan["fixed"] = json.dumps(plan, default=str, sort_keys=True)
     file = state / _FILE

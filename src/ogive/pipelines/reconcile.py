@@ -1,8 +1,8 @@
-"""Comparison of two topics, or of a topic and an archive, by key: what is missing, extra or
-different.
+"""Comparison of two topics, or of a topic and an archive, by key: missing, extra and different
+messages.
 
-A key may stand in many messages: then their bodies are compared as a bag:
-order does not matter, how often a body came does.
+Many messages may have the same key. Their bodies are compared as a multiset: their order does not
+matter, but their number does.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ def messages(
     other_security: Security = OPEN,
 ) -> DataFrame:
     """Read *place*: ``archive:FOLDER``, ``archive:FOLDER#TOPIC``, ``TOPIC``, or ``TOPIC@HOST:PORT``
-    of another cluster, which is reached with *other_security*.
+    of another cluster, for which *other_security* is used.
     """
     if place.startswith(ARCHIVE):
         folder, topic = archived(place)
@@ -46,7 +46,7 @@ def messages(
 def archived(place: str) -> tuple[str, str]:
     """Return the folder and topic ("" for all) of ``archive:FOLDER#TOPIC``.
 
-    Raises InvalidOption where that is not.
+    Raises InvalidOption if the folder holds no archive, or not of the topic.
     """
     folder, _, topic = place.removeprefix(ARCHIVE).partition("#")
     folder = str(local(ARCHIVE.rstrip(":"), folder))
@@ -61,7 +61,7 @@ def archived(place: str) -> tuple[str, str]:
 
 
 def is_archive(place: str) -> bool:
-    """Return True if a folder of that name holds an archive: ``archive:`` is easily forgotten."""
+    """Return True if a folder of that name is an archive: ``archive:`` is easily forgotten."""
     return next(Path(place).glob("topic=*"), None) is not None
 
 
@@ -85,7 +85,7 @@ def reconcile(
     *key*, *where* and *body* are SQL expressions over the columns of a message.
 
     With *out* every difference is written there as Parquet. Messages without a key cannot be
-    compared: they are counted as skipped.
+    compared, and are counted as skipped.
     """
     summary = Summary("reconcile", dry_run=dry_run)
     cluster: dict[str, Any] = {

@@ -1,9 +1,9 @@
-"""Redrive of dead letters to the topic that they came from, as new messages with their keys, tags,
+"""Redrive of dead letters to their original topic, as new messages with their keys, tags,
 properties and order of a sharding key.
 
-All groups of that topic get them; to give them to the one group that failed, use ``ogive
-dead-letter send``. What was sent is noted in a ledger under *state*, by its place and its id, so
-that no run sends a letter again; a crash repeats at most one chunk.
+All groups of that topic get them; to send them to the one group that failed, use ``ogive
+dead-letter send``. A ledger under *state* records each letter that was sent, by its place and id,
+so that no run sends a letter again; a crash repeats at most one chunk.
 """
 
 from pathlib import Path
@@ -38,10 +38,10 @@ def redrive(
     chunk: int = 10_000,
     dry_run: bool = True,
 ) -> Summary:
-    """Send the letters for which the SQL expression *where* is true to where they came from, or to
+    """Send the letters for which the SQL expression *where* is true to their original topic, or to
     *to*.
 
-    Only shows what it would do, unless *dry_run* is False.
+    Only report what would be sent, unless *dry_run* is False.
     """
     summary = Summary("redrive", dry_run=dry_run)
     state = writable("state", state)

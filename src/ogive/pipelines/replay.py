@@ -1,9 +1,10 @@
 """Replay of an archive, or of a time range of a topic, into a topic: with the original keys, tags
 and properties, and at a given rate.
 
-Hour by hour, within an hour by time of storage. Messages of one sharding key (without one: of one
-queue) keep their order. Progress is kept under *state* after every chunk, for each queue: a stop
-and a restart send nothing twice, a crash at most one chunk.
+Messages are sent hour by hour, and within an hour in order of storage time. Messages with the same
+sharding key keep their order; messages without one keep the order of their queue. Progress is saved
+under *state* after every chunk, for each queue: a stop and a restart send nothing twice, a crash at
+most one chunk.
 """
 
 import time
@@ -54,7 +55,8 @@ def replay(
     """Send *source*, a topic of *name_server* or ``archive:FOLDER``, to the name server *target*,
     into the topic *to* (None: its own).
 
-    *rate* is messages a second. *since* (with) and *until* (without) bound the time of storage.
+    *rate* is in messages a second. *since* (inclusive) and *until* (exclusive) limit the storage
+    time.
     """
     summary = Summary("replay", dry_run=dry_run)
     state = writable("state", state)
@@ -143,16 +145,16 @@ def replay(
 
 
 def refuse_itself(source: str, to: str | None, name_server: str, target: str) -> None:
-    """Raise InvalidOption if a topic would be sent into itself by mistake: a user who wants that
-    names it.
+    """Raise InvalidOption if a topic would be sent into itself by mistake: to do so on purpose,
+    name it.
     """
     if to is None and not source.startswith(ARCHIVE) and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
 
 
 def unseen_queues(rows: DataFrame, done: dict[str, Any]) -> list[Row]:
-    """Return queue and count of the queues that the first run did not see, and that have messages
-    of hours which are passed.
+    """Return each queue that the first run did not see, with the number of its messages in hours
+    that are finished.
     """
     if done["hour"] is None or "known" not in done:
         return []
@@ -175,9 +177,9 @@ def since_epoch(hours: int) -> datetime:
 
 def number_messages(rows: DataFrame, done: dict[str, int]) -> DataFrame:
     """Number the messages of an hour in the order in which they are sent, without those that were
-    sent.
+    sent already.
 
-    Within a queue it is the order of offsets, whatever a clock did.
+    Within a queue they are in order of offsets, whatever the clock did.
     """
     queue = f.concat_ws("\n", *QUEUE)
     if done:

@@ -1,9 +1,9 @@
 """Latencies from the message trace topic: of sends by topic, of deliveries and of listeners by
 group, topic and queue.
 
-The records are taken apart by Spark's own functions; their fields are those of Apache's
-TraceDataEncoder. A trace does not name the queue of a message, so the topics themselves are joined
-in by the unique key, as far as they still hold it.
+Spark's own functions parse the records; their fields are those of Apache's TraceDataEncoder. A
+trace does not name the queue of a message, so it is joined with the topics by the unique key, as
+far as they still have the message.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,9 @@ from ogive.pipelines.page import page
 
 LEVELS: Final = (0.5, 0.95, 0.99)
 LAST_MS: Final = 253402214399999
-"""A day before the end of the year 9999: a client may trace in other units, and Spark has no such
-times."""
+"""A day before the end of the year 9999: a client may write traces in other units, and Spark has no
+later times.
+"""
 PLACE: Final = "topic STRING, brokerName STRING, queueId INT, properties MAP<STRING,STRING>"
 
 
@@ -97,10 +98,9 @@ def trace_report(
 
 
 def parse(stored: DataFrame) -> DataFrame:
-    """Return a row for each record: step, at, group, topic, id, request, cost,
-    retries, success.
+    """Return a row for each record: step, at, group, topic, id, request, cost, retries, success.
 
-    Times are in milliseconds, and null where nobody could show them.
+    Times are in milliseconds, and null if Spark cannot represent them.
     """
     body = f.try_validate_utf8(f.col("body").cast("string"))
     text = f.explode(f.split(body, "\u0002")).alias("record")
@@ -131,7 +131,7 @@ def parse(stored: DataFrame) -> DataFrame:
 def places(
     spark: SparkSession, records: DataFrame, options: Mapping[str, str], summary: Summary
 ) -> DataFrame:
-    """Map ids to queues, for the topics that were sent to and can be read."""
+    """Map ids to queues, for the topics in the traces that can be read."""
     found = spark.createDataFrame([], "id STRING, queue STRING")
     for row in (
         records.where("step = 'Pub' and topic is not null").select("topic").distinct().collect()

@@ -24,7 +24,7 @@ _LINE: Final = re.compile(r"ready name-server=(\S+) broker=(\S+)\s*")
 
 
 class Ready(NamedTuple):
-    """Addresses of a broker that runs, ``host:port`` each."""
+    """Addresses of a running broker, ``host:port`` each."""
 
     name_server: str
     broker: str
@@ -85,7 +85,7 @@ class Broker:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start, and return once it takes requests."""
+        """Start, and return when it accepts requests."""
         if self._process is not None:
             raise IllegalStateError("this broker runs already")
         if self._given_data is None and not self.data.name:
@@ -134,10 +134,10 @@ class Broker:
         return self
 
     def _hold_port(self) -> int:
-        """Return a port that no other process is given, also while the broker is away: bound here
-        for good, and never listened on.
+        """Return a port that no other process gets, even while the broker is down: it stays bound
+        here, and nothing listens on it here.
 
-        Linux lets the broker's process bind it as well, as both ask for SO_REUSEADDR.
+        On Linux the broker's process can bind it as well, because both set SO_REUSEADDR.
         """
         holder = socket.socket()
         self._held.append(holder)
@@ -173,7 +173,7 @@ class Broker:
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> str | None:
-        """End the process. Return what was wrong with its end, if anything was."""
+        """End the process. Return what went wrong, None after a clean end."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -226,9 +226,7 @@ class Broker:
 
 
 class _LastLines:
-    """Reader of a pipe to its end, so that the process never waits for one; keeps
-    the last lines.
-    """
+    """Read a pipe to its end, so that the process never blocks on it, and keep the last lines."""
 
     def __init__(self, pipe: IO[str]) -> None:
         self._pipe = pipe

@@ -1,5 +1,5 @@
-"""A scripted name server and broker in one, on a free loopback port, that behaves well until a test
-scripts something else; and messages for tests of listeners.
+"""A scripted name server and broker in one, on a free loopback port, that behaves normally until a
+test scripts something else; and messages for tests of listeners.
 
 It keeps messages, progress and members in memory, and speaks the remoting protocol. Access control,
 transactions, delays and filtering are not faked: use ``Broker`` for those.
@@ -73,7 +73,7 @@ def message(
     """Return a received message to call a listener with: ``bill(message("Orders", b"4711",
     tag="paid"))``.
 
-    Its times are now.
+    Its times are the current time.
     """
     if not isinstance(body, bytes):
         raise TypeError(f"body must be bytes, not {type(body).__name__}: encode text first")
@@ -131,7 +131,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Script entry: the answer (None: the usual one) comes *seconds* later."""
+    """Script entry: the answer (None: the usual one) is sent *seconds* later."""
 
     seconds: float
     answer: "RemotingCommand | Silent | HangUp | Raw | None" = None
@@ -235,9 +235,9 @@ class FakeBroker:
         self.port = self._server.port
 
     async def stop(self) -> None:
-        """Hang up and stop listening; ``start`` listens on the same port again.
+        """Close all connections and stop listening; ``start`` listens on the same port again.
 
-        What clients registered is forgotten.
+        Registrations of clients are forgotten.
         """
         for task in list(self._parked):
             task.cancel()
@@ -279,7 +279,7 @@ class FakeBroker:
         self._held[code] = []
 
     def release(self, code: int) -> None:
-        """Answer the held requests in order, and hold no more."""
+        """Answer the held requests in order, and hold no more of them."""
         for connection, request in self._held.pop(code):
             self._answer(connection, request)
 
@@ -296,7 +296,7 @@ class FakeBroker:
         ]
 
     async def received(self, code: int, count: int = 1) -> list[RemotingCommand]:
-        """Wait until *count* requests with *code* have come."""
+        """Wait until *count* requests with *code* have arrived."""
         await self.until(lambda: len(self.of(code)) >= count)
         return self.of(code)
 

@@ -1,4 +1,4 @@
-"""A broker with helpers for tests: send, look at a topic's messages, wait until a group has
+"""A broker with helpers for tests: send, read a topic's messages, wait until a group has
 consumed.
 """
 
@@ -72,7 +72,7 @@ class RocketMQ:
         properties: Mapping[str, str] | None = None,
         sharding_key: str | None = None,
     ) -> SendResult:
-        """Send a message; a new topic is created by it."""
+        """Send a message; this creates a new topic."""
         if self._producer is None:
             self._producer = Producer(self.name_server, group="rocketmq-fixture")
             self._producer.start()
@@ -81,8 +81,8 @@ class RocketMQ:
         )
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return every message of the topic, in order of time; empty if there is no such topic.
-        ``%DLQ%billing`` is a topic, too.
+        """Return every message of the topic, in order of time; an empty list if the topic does not
+        exist. ``%DLQ%billing`` is a topic, too.
         """
         found: list[MessageExt] = []
         with PullConsumer(name_server=self.name_server) as reader:
@@ -121,7 +121,7 @@ class RocketMQ:
             time.sleep(LOOK_S)
 
     def _behind(self, group: str, topic: str | None) -> str:
-        """Return what is left to do, in words; empty if nothing is."""
+        """Describe the messages that are not consumed yet; empty if there are none."""
         try:
             # before and behind: a retry must not slip from one to the other between two looks
             waiting = self._waiting(group)

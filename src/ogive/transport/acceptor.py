@@ -1,5 +1,5 @@
-"""A listening socket whose connections may speak TLS: each is looked at before it is given a
-protocol.
+"""A listening socket whose connections may speak TLS: the first bytes decide which protocol a
+connection gets.
 
 Connections that are silent, or in the middle of a handshake, count like others, and are closed
 after a while.
@@ -31,7 +31,7 @@ _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 def listening_socket(host: str, port: int, *, v6_only: bool = False) -> socket.socket:
     """Listen on an IP address, or on 127.0.0.1 for localhost. Raises OSError.
 
-    uvloop would look even an address up in threads of libuv, see look_up().
+    uvloop would look up even an address in threads of libuv, see look_up().
     """
     host = "127.0.0.1" if host == "localhost" else host
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -50,10 +50,11 @@ def listening_socket(host: str, port: int, *, v6_only: bool = False) -> socket.s
 
 
 async def stop_accepting(server: asyncio.Server) -> None:
-    """Close *server* after the connections that the system has accepted for it have come.
+    """Close *server* after the connections that the system has already accepted for it have
+    arrived.
 
-    asyncio takes two turns of the loop to make a connection of a socket it has accepted. It leaves
-    the socket open if the server is closed, or the loop ends, before that
+    asyncio takes two iterations of the loop to make a connection of a socket that it has accepted.
+    It leaves the socket open if the server is closed, or the loop ends, before that
     (github.com/python/cpython/issues/109564).
     """
     try:
@@ -66,7 +67,7 @@ async def stop_accepting(server: asyncio.Server) -> None:
 
 
 class Acceptor:
-    """Acceptor of connections. Each new one gets the ``context`` of that moment."""
+    """Acceptor of connections. Each new one gets the current ``context``."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class Acceptor:
         greeting_s: float,
         admit: Callable[[str, int, int], bool],
     ) -> None:
-        """*admit*: whether one more connection of a host may come, with so many waiting here from
-        it, and in all.
+        """*admit*: returns True if one more connection of a host is allowed, given the number of
+        its connections that wait here, and of all.
         """
         self.context = context
         self._protocol = protocol
@@ -99,7 +100,7 @@ class Acceptor:
         return int(listener.getsockname()[1])
 
     async def close(self) -> None:
-        """Take no more; those that have not said who they are are dropped."""
+        """Accept no more connections; those that have not sent their first bytes are dropped."""
         if self._socket is not None:
             self._loop.remove_reader(self._socket)
             self._socket.close()
@@ -151,7 +152,7 @@ class Acceptor:
             del self._per_host[host]
 
     async def _greet_one(self, connection: socket.socket, host: str) -> None:
-        """Give the connection to a protocol, or close it."""
+        """Pass the connection to a protocol, or close it."""
         context: ssl.SSLContext | None = None
         try:
             async with asyncio.timeout(self._greeting_s):

@@ -1,20 +1,20 @@
 """Adaptive busy polling: spin briefly for an event that usually arrives within microseconds.
 
-A processor with nothing to do sleeps, and what comes 50 us later waits for it to wake: 20 to 200 us
-on a virtual machine, as much as all else that is done for a send. Where one thing follows another
-that closely, looking again until it is there costs less than that.
+A processor without work sleeps, and an event 50 µs later waits until it wakes: 20 to 200 µs on a
+virtual machine, as long as all other work for a send. If events follow each other that closely,
+polling costs less than the wake-up.
 
 Behaviour
-- It begins where what was expected came soon several times in a row, and looks for no longer than
-  the limit.
-- What was looked for in vain is paid out of a budget: 4 % of a processor, whatever the requests do.
-  Where it was in vain, more of them have to follow each other closely before the next time, twice
-  as many each time.
-- A processor that others want too does not sleep, so that there is nothing to win: where half of
-  the waits met with somebody who took it away, there are none for a while.
-- Between two looks everybody else may have the processor and the interpreter: threads of this
-  process, a peer on the same processor. Where somebody takes them for long, the looking ends; the
-  second time soon after another there is none for a while.
+- Polling begins after the expected event has arrived quickly several times in a row, and lasts no
+  longer than the limit.
+- Polls that find nothing are paid from a budget: 4 % of a processor, whatever the requests do.
+  After each such poll, more events must arrive quickly in a row before the next one, twice as many
+  each time.
+- If other processes need the processor, it does not sleep, so polling saves nothing: if half of the
+  polls lost the processor to others, there are none for a while.
+- Between two polls other threads and processes may run: threads of this process, or a peer on the
+  same processor. If they run for long, the polling ends; if this happens twice within a short time,
+  there is none for a while.
 """
 
 import asyncio
@@ -51,15 +51,15 @@ try:
 except ImportError:
 
     def _taken_away() -> int:
-        """Return 0: this system does not count it, and the budget alone ends the wait."""
+        """Return 0: this system does not count it, and the budget alone ends the polling."""
         return 0
 
 else:
 
     def _taken_away() -> int:
-        """Number of times that this thread had to leave its processor to another one.
+        """Number of times that this thread lost its processor to another one.
 
-        Takes 0.5 µs.
+        The call takes 0.5 µs.
         """
         return getrusage(RUSAGE_THREAD).ru_nivcsw
 
@@ -69,8 +69,8 @@ _give_way: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class Expectation:
-    """Decides, each time that something is expected, whether to look for it or to sleep until it
-    comes.
+    """Decides, each time that an event is expected, whether to poll for it or to sleep until it
+    arrives.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Expectation:
         taken_away: Callable[[], int] = _taken_away,
         give_way: Callable[[], None] = _give_way,
     ) -> None:
-        """*limit_s*: how long to look at most."""
+        """*limit_s*: the longest time to poll."""
         self._limit_s, self._clock, self._taken_away, self._give_way = (
             limit_s,
             clock,
@@ -102,7 +102,7 @@ class Expectation:
         self._not_before = 0.0
 
     def begin(self) -> bool:
-        """It is expected from now on. Whether to look for it."""
+        """Begin to expect the event. Return True if the caller should poll for it."""
         now = self._since = self._clock()
         self._until = 0.0
         if self._soon < self._needed or now < self._not_before:
@@ -115,7 +115,9 @@ class Expectation:
         return True
 
     def goes_on(self) -> bool:
-        """Nothing has come; whether to go on looking. Gives way to others first."""
+        """Report that the event has not arrived. Return True if the caller should poll again. Lets
+        others run first.
+        """
         now = self._clock()
         if now < self._until:
             self._give_way()
@@ -141,7 +143,7 @@ class Expectation:
             self._soon = 0
 
     def disturb(self) -> None:
-        """Something else is there."""
+        """Report that something else happened."""
         if self._until:
             self._in_vain(self._clock())
         self._soon = 0
@@ -167,9 +169,9 @@ class Expectation:
 
 
 class Lookout:
-    """Has an event loop look for the next request.
+    """Makes an event loop poll for the next request.
 
-    Everything else has its turn meanwhile: the loop only does not sleep.
+    All other work of the loop goes on meanwhile: the loop only does not sleep.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expectation: Expectation) -> None:
@@ -177,13 +179,13 @@ class Lookout:
         self._looking = False
 
     def answered(self) -> None:
-        """A request has been answered, and its client has no other under way."""
+        """Report that a request was answered whose client has no other in progress."""
         if self._expectation.begin() and not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
 
     def asked(self, *, again: bool) -> None:
-        """Something has arrived; *again*: from the client that was answered last."""
+        """Report that data arrived; *again*: from the client that was answered last."""
         if again:
             self._expectation.came()
         else:

@@ -1,4 +1,4 @@
-"""One TCP or TLS connection between two peers that may both ask and answer.
+"""One TCP or TLS connection between two peers, both of which may send requests and answers.
 
 Source: NettyRemotingAbstract.java, 5.3.
 """
@@ -33,24 +33,24 @@ from ogive.wire.signing import Credentials
 log = logging.getLogger(__name__)
 
 Answer = Callable[[RemotingCommand | TransportError], None]
-"""Gets the answer, or why there is none.
+"""Callback for the answer, or for the error if there is none.
 
-Runs on the loop, inside the reading of the socket: it must be short and must not raise.
+It runs on the loop, inside the reading of the socket: it must be short and must not raise.
 """
 
 RequestHandler = Callable[["Connection", RemotingCommand], None]
-"""Called for each request of the peer, in order.
+"""Callback for each request of the peer, in order.
 
-Answers now or later through ``Connection.reply``; not at all if it is one-way.
+It answers now or later through ``Connection.reply``; not at all if the request is one-way.
 """
 
 NO_CERTIFICATE: Final = "does not take the client's certificate, or asks for one"
 FramesHandler = Callable[["Connection", list[bytes], int], int]
-"""Called with frames that came together, and where to begin: carries out one, or several in one
-step, and returns how many.
+"""Callback for the frames of one read, and the index to begin at: it handles one frame, or several
+in one step, and returns how many.
 
-Those that it does not read itself it gives to ``Connection.take_frame``. It calls
-``Connection.take_requests`` for others that want an answer, before it answers any.
+It passes frames that it does not decode itself to ``Connection.take_frame``. It calls
+``Connection.take_requests`` for other frames that need an answer, before it answers any.
 """
 _RESPONSE: Final = int(Flag.RESPONSE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
@@ -63,7 +63,7 @@ _MAX_OPAQUE: Final = 0x7FFFFFFF
 
 
 def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
-    """Answer a peer that its requests are not supported."""
+    """Answer a peer that its request is not supported."""
     if not command.flag & _ONEWAY:
         remark = f" request type {command.code} not supported"
         connection.reply(
@@ -77,7 +77,7 @@ def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
 
 
 def one_frame(connection: "Connection", frames: list[bytes], at: int) -> int:
-    """The handler of frames that are read one by one."""
+    """The handler that handles frames one by one."""
     connection.take_frame(frames[at])
     return 1
 
@@ -85,12 +85,12 @@ def one_frame(connection: "Connection", frames: list[bytes], at: int) -> int:
 class Connection(asyncio.Protocol):
     """Frames in and out of one socket, on one event loop.
 
-    Answers are matched by opaque. Writes of one loop turn leave as one. Requests that came together
-    and take long are carried out in slices, between which the loop turns; nothing more is read
-    meanwhile. When calls time out and the peer has sent nothing at all for ``Limits.silence_s``
-    since the first of them, the link counts as dead: it is closed, and the next call gets a fresh
-    one. A peer that answers GO_AWAY is about to close; *on_go_away* is called before the caller
-    gets the answer.
+    Answers are matched by opaque. Writes of one loop iteration are sent as one. Requests of one
+    read that take long are handled in slices, between which the loop runs other work; nothing more
+    is read meanwhile. If calls time out and the peer has sent nothing at all for
+    ``Limits.silence_s`` since the first of them, the connection counts as dead: it is closed, and
+    the next call gets a new one. A peer that answers GO_AWAY is about to close; *on_go_away* is
+    called before the caller gets the answer.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         on_frames: FramesHandler = one_frame,
     ) -> None:
         """Every command that is sent as a request gets *request_fields*, and *credentials* sign it;
-        whole frames stay as they are.
+        whole frames are sent unchanged.
         """
         self._credentials = credentials
         self._request_fields = request_fields
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
     ) -> asyncio.Future[RemotingCommand]:
         """Send a request without waiting for its answer. Sets the command's opaque.
 
-        Raises at once if the request cannot even start.
+        Raises at once if the request cannot be sent at all.
         """
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
 
@@ -183,9 +183,9 @@ class Connection(asyncio.Protocol):
         return next(self._opaques) & _MAX_OPAQUE
 
     def start_frame(self, opaque: int, frame: bytes, answer: Answer, timeout_s: float) -> None:
-        """Send a whole request frame that carries *opaque*; *answer* is called exactly once.
+        """Send a whole request frame with *opaque*; *answer* is called exactly once.
 
-        Raises if it cannot start.
+        Raises if it cannot be sent at all.
         """
         if self.closed or self.leaving or self._last_words is not None:
             raise ConnectError(
@@ -281,8 +281,8 @@ class Connection(asyncio.Protocol):
             self._leave_when_done()
 
     def _read_on(self) -> None:
-        """Resume reading, unless requests are being finished, or frames that were read still
-        wait.
+        """Resume reading, unless requests are still being finished, or frames of the last read are
+        not handled yet.
         """
         if (
             self._transport is not None
@@ -299,11 +299,11 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._close, self._last_words)
 
     def trust(self) -> None:
-        """Record that access control has let a request of the peer through."""
+        """Record that access control has allowed a request of the peer."""
         self.trusted = True
 
     async def finish_requests(self) -> None:
-        """Read nothing more; return when every request that was read has been answered."""
+        """Stop reading; return when every request that was read has been answered."""
         if self._transport is not None and not self.closed:
             self._transport.pause_reading()
         while (self._requests_in_flight or self._kept) and not self.closed:
@@ -313,7 +313,7 @@ class Connection(asyncio.Protocol):
     # --- writing ----------------------------------------------------------------------------------
 
     def write(self, frame: bytes) -> None:
-        """Queue a whole frame; everything queued in one loop turn leaves together."""
+        """Queue a whole frame; everything queued in one loop iteration is sent together."""
         if not self._unsent:
             self._at_end_of_turn(self._flush)
         self._unsent.append(frame)
@@ -330,7 +330,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait for the peer to read."""
+        """Bytes that the peer has not read yet."""
         return self._unsent_bytes + (
             self._transport.get_write_buffer_size()
             if self._transport is not None and not self.closed
@@ -441,7 +441,7 @@ class Connection(asyncio.Protocol):
             self._read_on()
 
     def take_frame(self, frame: bytes) -> None:
-        """Carry out one frame: bring an answer to its call, a request to the RequestHandler.
+        """Handle one frame: pass an answer to its call, a request to the RequestHandler.
 
         Raises ProtocolError.
         """
@@ -459,7 +459,7 @@ class Connection(asyncio.Protocol):
             call[0](command)
 
     def take_requests(self, count: int) -> None:
-        """Count requests of the peer that wait for their answers."""
+        """Count requests of the peer that have no answer yet."""
         before = self._requests_in_flight
         self._requests_in_flight += count
         if (
@@ -471,12 +471,12 @@ class Connection(asyncio.Protocol):
     # --- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close after what is written has left. Calls in flight end with ConnectionLost."""
+        """Close after all written data has been sent. Calls in flight end with ConnectionLost."""
         self._close(f"connection to {self.remote_address} was closed here")
 
     def leave(self) -> None:
-        """Take no new requests, and close once those under way, ours and the peer's, have their
-        answers.
+        """Accept no new requests, and close when those in progress, ours and the peer's, are
+        answered.
         """
         self.leaving = True
         self._loop.call_soon(self._leave_when_done)
@@ -489,8 +489,8 @@ class Connection(asyncio.Protocol):
         await asyncio.shield(self._lost)
 
     def _end(self, reason: str) -> None:
-        """Read no more, answer what came before, then close: after a fault a stream is never
-        continued.
+        """Stop reading, answer the requests before the fault, then close: after a fault a stream is
+        never continued.
         """
         self._last_words = reason
         log.warning("%s", reason[:300])
@@ -506,7 +506,7 @@ class Connection(asyncio.Protocol):
             self._finish(reason)
 
     def abort(self, reason: str, *, level: int = logging.WARNING) -> None:
-        """Close at once; what is written and not read yet is lost. A reason is logged."""
+        """Close at once; data that is not sent yet is lost. A reason is logged."""
         if reason:
             log.log(level, "%s", reason[:300])
         if self._transport is not None:
@@ -610,7 +610,7 @@ async def connect(
 async def _resolve(host: str, port: int) -> list[str]:
     """Return the IP addresses of *host*.
 
-    Raises OSError, and ValueError for what cannot be a name.
+    Raises OSError, and ValueError for an invalid name.
     """
     try:
         return [str(ipaddress.ip_address(host))]
@@ -662,8 +662,8 @@ def split_address(address: str, default_port: int | None = None) -> tuple[str, i
 def split_listed_address(address: str) -> tuple[str, int]:
     """Split the address of a broker, as name servers list it. Raises ConnectError.
 
-    A broker of Apache's lists an IPv6 address without brackets if its brokerIP1 has none.
-    The last colon precedes the port then, as in Java's clients.
+    Apache's broker lists an IPv6 address without brackets if its brokerIP1 has none. Then the last
+    colon precedes the port, as in Java's clients.
     """
     host, _, port = address.rpartition(":")
     return split_address(
@@ -681,13 +681,13 @@ def is_ipv6(host: str) -> bool:
 
 
 def without_brackets(host: str) -> str:
-    """Return *host*; if it is an IPv6 address in brackets, as in URLs, the address alone."""
+    """Return *host*; if it is an IPv6 address in brackets, as in URLs, without them."""
     inside = host[1:-1]
     return inside if host == f"[{inside}]" and is_ipv6(inside) else host
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches *host*.
+    """Return True if *host* is reachable from this machine only.
 
     Raises ValueError unless it is an IP address or localhost.
     """

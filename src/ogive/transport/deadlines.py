@@ -1,4 +1,4 @@
-"""Timeouts for a great many short calls: adding one costs a list append, and none has to be
+"""Timeouts for a great many short calls: adding one costs a list append, and none needs to be
 cancelled.
 """
 
@@ -7,15 +7,15 @@ import heapq
 from collections.abc import Callable
 
 TICK_S = 0.02
-"""Largest delay of a timeout.
+"""Longest delay of a timeout.
 
-A call that is answered leaves its number behind until its deadline: eight bytes.
+The number of an answered call stays until its deadline: eight bytes.
 """
 
 
 class Deadlines:
-    """Calls *expire* with the numbers whose time has come; the owner knows which of them are still
-    waited for.
+    """Calls *expire* with the numbers whose deadline has passed; the owner knows which of them
+    still wait.
     """
 
     __slots__ = ("_buckets", "_expire", "_loop", "_order", "_timer")
@@ -43,9 +43,10 @@ class Deadlines:
             self._arm()
 
     def clear(self) -> None:
-        """Drop all deadlines for good, and the owner.
+        """Drop all deadlines and the owner; nothing may be added afterwards.
 
-        In a reference cycle with this the owner would stay in memory until a garbage collection.
+        In a reference cycle with this object the owner would stay in memory until a garbage
+        collection.
         """
         self._expire = _nothing
         self._buckets.clear()

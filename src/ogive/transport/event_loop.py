@@ -1,6 +1,6 @@
 """Event loop for everything in ogive: end-of-iteration work, time slices, host names, tasks.
 
-Work at the end of an iteration is done once for everything in it: one write to the log, one write
+Work at the end of an iteration is done once for all events in it: one write to the log, one write
 to each socket.
 """
 
@@ -40,8 +40,8 @@ _NO_DESCRIPTOR: Final = "socket.accept() out of system resource"
 class Turn:
     """Jobs for the end of an iteration of the loop, in order.
 
-    Jobs that they add run in the same iteration. The loop runs them when it has read every socket
-    that had something, unless a caller of hold() runs them itself.
+    Jobs that they add run in the same iteration. The loop runs them after it has read every socket
+    that was ready, unless a caller of hold() runs them itself.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,9 +86,9 @@ class Turn:
 
 
 class Slices:
-    """Time slices for tasks that came together: between two slices the loop runs other work.
+    """Time slices for tasks that arrive together: between two slices the loop runs other work.
 
-    The tasks go on in order, at least one in each slice.
+    The tasks continue in order, at least one in each slice.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -139,7 +139,7 @@ class Slices:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's loop where it is installed (the extra ``fast``), else the standard one.
+    """Return uvloop's loop if it is installed (the extra ``fast``), else the standard one.
 
     uvloop saves about a seventh of a broker's work.
     """
@@ -161,7 +161,7 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         """uvloop's loop with look_up() for host names, in ``sock_connect``, too.
 
         ``create_connection`` with a name and ``create_server`` with a host still use libuv's
-        threads: they are called with addresses and sockets only.
+        threads, so they are called with addresses and sockets only.
         """
 
         async def getaddrinfo(
@@ -203,10 +203,10 @@ class _Reports:
 async def look_up(
     host: Any, port: Any, *, family: int = 0, proto: int = 0, flags: int = 0
 ) -> list[Any]:
-    """Return what ``socket.getaddrinfo`` returns for TCP, asked in one of Python's threads.
+    """Return the result of ``socket.getaddrinfo`` for TCP, called in one of Python's threads.
 
-    uvloop asks in threads of libuv. When a forked child exits, libuv joins them, although the child
-    does not have them, and crashes.
+    uvloop calls it in threads of libuv. When a forked child exits, libuv joins them, although the
+    child does not have them, and crashes.
 
     Raises OSError, ValueError.
     """
@@ -222,8 +222,8 @@ async def every(
 ) -> NoReturn:
     """Run *job* every *period_s*, start to start, until cancelled.
 
-    An OgiveError is logged, one of the same kind not again until the job has worked; any other
-    error is a bug and ends the task.
+    An OgiveError is logged; another one of the same kind is not logged until the job has succeeded.
+    Any other error is a bug and ends the task.
     """
     loop, failing = asyncio.get_running_loop(), None
     await asyncio.sleep(first_after_s)
@@ -243,7 +243,7 @@ async def every(
 
 
 def watch(task: asyncio.Task[None]) -> None:
-    """Log the exception that ends *task*, which nobody awaits before its stop."""
+    """Log the exception that ends *task*, because it is not awaited before the stop."""
     task.add_done_callback(_log_end)
 
 
@@ -260,7 +260,8 @@ async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Ask for all *items*, at most TASKS_AT_ONCE at a time. Return the answers in their order.
+    """Call *ask* for all *items*, at most TASKS_AT_ONCE at a time. Return the answers in their
+    order.
 
     The first failure cancels the other calls, and is raised.
     """

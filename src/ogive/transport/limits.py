@@ -1,7 +1,7 @@
 """The limits of one connection, and of all connections of a server together.
 
-Connections never take the last file descriptors of the process: a store that cannot open its
-files stores nothing.
+Connections never take the last file descriptors of the process: a store that cannot open its files
+cannot store messages.
 """
 
 import weakref
@@ -18,14 +18,14 @@ class Limits:
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_calls_in_flight: int = 65_535
-    """clientAsyncSemaphoreValue; ours, waiting for the peer's answer."""
+    """clientAsyncSemaphoreValue; our requests that wait for the peer's answers."""
     max_requests_in_flight: int = 4_096
-    """The peer's, waiting for ours; above it nothing more is read."""
+    """The peer's requests that wait for our answers; above it nothing more is read."""
     write_high_bytes: int = 1024 * 1024
-    """Above it writers that wait are held back."""
+    """Above it writers must wait."""
     idle_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
     silence_s: float = 1.0
-    """After timeouts, the link is dead if no byte has come for so long."""
+    """After timeouts, a connection without a received byte for this long counts as dead."""
 
     def __post_init__(self) -> None:
         counts = (
@@ -46,27 +46,29 @@ class ServerLimits:
     max_connections: int = 10_000
     max_connections_per_address: int = 1_000
     max_read_buffer_bytes: int = 256 * 1024 * 1024
-    """Frames that are not complete yet; over it the one that has been arriving longest goes."""
+    """Frames that are not complete yet; above it the oldest incomplete frame's connection is
+    closed.
+    """
     max_stranger_bytes: int = 32 * 1024 * 1024
-    """The same for connections of which access control has let no request through yet."""
+    """The same for connections on which access control has not allowed any request yet."""
     first_frame_s: float = 10.0
     """A connection that has not sent one whole frame by then is closed."""
     frame_bytes_per_s: int = 1024
-    """A frame that arrives must come at least this fast, in each first_frame_s."""
+    """An incomplete frame must grow at least this fast, in each first_frame_s."""
     max_write_buffer_bytes: int = 8 * 1024 * 1024
-    """Over it, or with over write_high_bytes and ..."""
+    """A peer with more unread data, or with more than write_high_bytes and ..."""
     slow_reader_bytes_per_s: int = 8 * 1024
-    """... taking less than this (a MiB in over two minutes: no client waits for that) ..."""
+    """... that reads less than this (a MiB in over two minutes: no client needs that) ..."""
     slow_reader_s: float = 60.0
-    """... for so long, the peer counts as slow and is closed."""
+    """... for this long, counts as slow and is closed."""
     max_unsent_bytes: int = 64 * 1024 * 1024
-    """Over it at once."""
+    """A peer with more unread data is closed at once."""
     max_unread_bytes: int = 256 * 1024 * 1024
-    """Unread bytes of all connections together; over it the slowest are closed, see
+    """Unread bytes of all connections together; above it the slowest are closed, see
     write_backpressure.py.
     """
     linger_s: float = 10.0
-    """For a peer to take its last answers once its connection is closed here."""
+    """Time for a peer to read its last answers after its connection is closed here."""
 
     def __post_init__(self) -> None:
         counts = (self.max_connections, self.max_connections_per_address)
@@ -91,19 +93,19 @@ except ImportError:
 else:
 
     def _limit() -> int | None:
-        """Return how many descriptors the process may have open, None if any number."""
+        """Return the number of descriptors that the process may open, None if there is no limit."""
         soft, _ = getrlimit(RLIMIT_NOFILE)
         return None if soft == RLIM_INFINITY else soft
 
 
 FOR_FILES: Final = 512
-"""Or half of all, where there are less than twice as many.
+"""Descriptors that are kept free for files; or half of all, if there are less than twice as many.
 
 A store keeps some dozens open, and tables are saved through new ones.
 """
 
 open_sockets: Final[weakref.WeakSet[object]] = weakref.WeakSet()
-"""Everything of this process's servers that holds a descriptor: each adds and discards its own."""
+"""All objects of this process's servers that hold a descriptor: each adds and discards its own."""
 
 
 def has_descriptors_for(more: int = 0) -> bool:

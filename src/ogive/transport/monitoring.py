@@ -1,10 +1,10 @@
 """Minimal HTTP server for monitoring pages.
 
-It answers GET and HEAD, one request per connection, everything bounded.
+It answers GET and HEAD, one request per connection, with limits for everything.
 
-On loopback the Host header, if there is one, must be an address or ``localhost``: a web page of
-another site whose name is made to point here (DNS rebinding) sends its own, and would read what is
-meant for this machine.
+On loopback the Host header, if there is one, must be an address or ``localhost``. A web page of
+another site whose name points to this machine (DNS rebinding) sends its own name, and could
+otherwise read these pages.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Page:
 
 
 Make = Callable[[], Page | Awaitable[Page]]
-"""Function that makes a page, on the loop."""
+"""Function that returns a page, on the loop."""
 
 
 def names_this_server(host: str, names: Collection[str] = LOCAL_NAMES) -> bool:
@@ -64,7 +64,7 @@ def names_this_server(host: str, names: Collection[str] = LOCAL_NAMES) -> bool:
 
 
 class PageServer:
-    """Server of *pages*, each by its path. A page must be made within TIMEOUT_S."""
+    """Server of *pages*, by path. A page must be ready within TIMEOUT_S."""
 
     def __init__(self, pages: Mapping[str, Make], *, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -78,7 +78,7 @@ class PageServer:
         return join_address(self.host, self.port)
 
     async def start(self) -> None:
-        """Listen. Raises ConnectError if the address is taken."""
+        """Listen. Raises ConnectError if the address is in use."""
         try:
             listening = listening_socket(self.host, self.port, v6_only=True)
         except OSError as exc:

@@ -1,10 +1,10 @@
-"""One connection per address, made when first needed and replaced when it is gone.
+"""One connection per address, opened when first needed and replaced when it is closed.
 
 A server that is shutting down answers GO_AWAY instead of carrying a request out (Apache's from
-5.3.2 on, with enableShutdownGracefully). Its connection then takes nothing new and ends with the
-answers that are still to come; the request goes out once more, on a new connection: behind one
-address there may be several servers. As in Java, an address is left like this once a minute at
-most.
+5.3.2 on, with enableShutdownGracefully). Its connection then accepts no new requests, and closes
+after the outstanding answers. The request is sent once more, on a new connection, because there may
+be several servers behind one address. As in Java, this happens at most once a minute for an
+address.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ STAY_S: Final = 60.0
 class ConnectionPool:
     """Pool of connections, one per address.
 
-    Callers of one address share one attempt to connect. A dead address holds up nobody else.
+    Callers of one address share one attempt to connect. A dead address delays no other address.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ConnectionPool:
         self.closed = False
 
     def existing(self, address: str) -> Connection | None:
-        """Return the open connection to *address* if there is one, without waiting."""
+        """Return the open connection to *address*, None if there is none, without waiting."""
         connection = self._open.get(address)
         return connection if connection is not None and not connection.closed else None
 
@@ -111,7 +111,9 @@ class ConnectionPool:
     async def call(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        """Connect if need be and ask, within one budget. Raises TransportError."""
+        """Connect if necessary and send the request, within one time budget. Raises
+        TransportError.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         try:
@@ -168,9 +170,9 @@ class ConnectionPool:
         return list(self._open)
 
     async def close(self) -> None:
-        """Close every connection, and wait until they are gone.
+        """Close every connection, and wait until they are closed.
 
-        A peer that does not take what was written is cut off.
+        The connection of a peer that does not read its data is aborted.
         """
         self.closed = True
         opening, connections = list(self._opening.values()), [*self._open.values(), *self._leaving]

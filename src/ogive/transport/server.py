@@ -41,7 +41,7 @@ class _Mark(NamedTuple):
 
 
 class ServerConnection(Connection):
-    """A client's connection."""
+    """A connection of a client."""
 
     def __init__(self, server: "Server") -> None:
         super().__init__(server.handle, server.limits.connection, on_frames=server.on_frames)
@@ -95,7 +95,7 @@ class ServerConnection(Connection):
 
     @property
     def counted_bytes(self) -> int:
-        """Bytes of the arriving frame, as its server counts them."""
+        """Bytes of the incomplete frame, as counted by its server."""
         return self._counted_bytes
 
     def trust(self) -> None:
@@ -135,8 +135,8 @@ class ServerConnection(Connection):
 
     @property
     def held_bytes(self) -> int:
-        """Memory that unread answers take, also once it is closed here: what is sent of a write is
-        freed with the rest of it.
+        """Memory of its unread answers, also after it is closed here: the memory of a write is
+        freed when all of it is sent.
         """
         buffered = self._buffered_writes()
         held = (
@@ -171,11 +171,11 @@ class ServerConnection(Connection):
 
 
 class Server:
-    """*on_frames* is called with the frames of a read; by default it reads one after the other, and
+    """*on_frames* is called with the frames of a read. By default it handles them one by one, and
     calls ``handler(connection, command)`` for each request. See FramesHandler, RequestHandler.
 
-    What one turn of the loop brings is finished together (``turn``). A client that is the only one
-    to ask waits for no turn: what its read brought is finished at the end of the read.
+    The requests of one loop iteration are finished together (``turn``). If only one client sends
+    requests, its requests are finished at the end of the read.
     """
 
     def __init__(
@@ -191,11 +191,11 @@ class Server:
         busy_poll_s: float = 0.0,
         guarded: bool = False,
     ) -> None:
-        """*busy_poll_s*: how long to look for the next request of a client that asks one after
+        """*busy_poll_s*: how long to poll for the next request of a client that sends one after
         another before sleeping, see busy_poll.py.
 
-        *guarded*: the handler tells with ``Connection.trust`` whose requests access control lets
-        through; the others share little memory.
+        *guarded*: the handler reports with ``Connection.trust`` which connections access control
+        has allowed a request; the others share little memory.
         """
         self.handle = handler
         self.on_frames = on_frames
@@ -231,9 +231,9 @@ class Server:
         return frozenset(self._connections)
 
     async def start(self) -> None:
-        """Listen; port 0 becomes the port that was given.
+        """Listen; port 0 becomes the assigned port.
 
-        Raises ConnectError for a taken address, InvalidOption for bad certificates.
+        Raises ConnectError if the address is in use, InvalidOption for bad certificates.
         """
         loop = asyncio.get_running_loop()
         self._stopped = False
@@ -262,7 +262,7 @@ class Server:
         watch(self._sweeper)
 
     async def reload_certificates(self) -> None:
-        """Use the certificates that are in the files now for new connections.
+        """Use the current certificates in the files for new connections.
 
         Raises InvalidOption, and then keeps the old ones.
         """
@@ -290,7 +290,7 @@ class Server:
         return connection
 
     def _admits(self, host: str, waiting_from_it: int, waiting: int) -> bool:
-        """Return True if a connection that has not sent anything yet may wait."""
+        """Return True if one more connection without any data yet is allowed."""
         in_all, from_it = len(self._connections) + waiting, self._per_host[host] + waiting_from_it
         fits = (
             in_all < self.limits.max_connections
@@ -308,8 +308,8 @@ class Server:
         return False
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Take no new connections, give requests in flight *grace_s* to be answered and the answers
-        as long to be read, then close.
+        """Accept no new connections, wait up to *grace_s* until requests in flight are answered,
+        and as long until the answers are read, then close.
         """
         if self._listener is None:
             return
@@ -342,8 +342,8 @@ class Server:
             await asyncio.wait(unread, timeout=grace_s)
 
     def _reads_again(self, reader: ServerConnection) -> bool:
-        """Return True if *reader*, which has something to read, was also the last that had: then
-        there are hardly others to wait for.
+        """Return True if *reader*, which has data, was also the last one that had: then there are
+        probably no others to wait for.
         """
         again = self._last_reader is reader
         self._last_reader = reader
@@ -352,8 +352,8 @@ class Server:
         return again
 
     def _go_on_later(self, connection: ServerConnection) -> None:
-        """Handle one slice an iteration, of whichever connection: many with much to do take no
-        more from the others than one.
+        """Handle one slice an iteration, of any connection: many busy connections delay other work
+        no more than one.
         """
         if not self._slices:
             asyncio.get_running_loop().call_soon(self._go_on)
@@ -366,7 +366,7 @@ class Server:
         connection.go_on()
 
     def _answered(self, connection: ServerConnection) -> None:
-        """Record that the only request that *connection* had under way is answered."""
+        """Record that the only request in progress on *connection* is answered."""
         if self._lookout is not None and self._last_reader is connection:
             self._lookout.answered()
 
@@ -398,10 +398,10 @@ class Server:
             self._on_open(connection)
 
     def _closed(self, connection: ServerConnection) -> None:
-        """Forget a connection whose socket is gone.
+        """Forget a connection whose socket is closed.
 
-        Until then the connection counts, also one that is closed and does not take its last
-        answers.
+        Until then the connection counts, even if it is closed here and the peer does not read its
+        last answers.
         """
         self._connections.discard(connection)
         open_sockets.discard(connection)
@@ -414,11 +414,11 @@ class Server:
             del self._per_host[host]
 
     def _buffered(self, more: int, *, trusted: bool) -> None:
-        """Count *more* bytes of frames that are not complete.
+        """Count *more* bytes of incomplete frames.
 
-        Over the limit those are cut off that have been arriving for longest, not the reader that
-        came to it: a peer that holds memory would shut out everybody whose frame comes in more than
-        one read.
+        Above the limit, the connections with the oldest incomplete frames are closed, not the one
+        that reached it: otherwise a peer that holds memory could shut out all peers whose frames
+        need more than one read.
         """
         self._read_buffer_bytes += more
         if not trusted:
@@ -460,7 +460,7 @@ class Server:
                     )
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
-        """Return why the connection must be closed, or None."""
+        """Return the reason to close the connection, or None."""
         limits = self.limits
         if connection.closing_since is not None:
             return (

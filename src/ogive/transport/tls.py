@@ -3,8 +3,8 @@
 Source: TlsSystemConfig.java, TlsMode.java, 5.3.
 
 Differs from Java
-- Nothing is generated: without a certificate there is no TLS. With one, connections that do not
-  speak TLS are closed, unless the mode is "permissive" (Java's default).
+- No certificate is generated: without one there is no TLS. With one, connections that do not speak
+  TLS are closed, unless the mode is "permissive" (Java's default).
 - TLS 1.2 and 1.3, no renegotiation.
 """
 
@@ -62,7 +62,7 @@ class TlsConfig:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Read the files. Raises InvalidOption that names the one that is wrong."""
+        """Read the files. Raises InvalidOption that names the wrong one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -92,8 +92,8 @@ class TlsConfig:
         return context
 
     def doubt(self, host: str) -> str:
-        """Return why a client that connects to *host* would not take the certificate, its authority
-        apart. Return an empty text if it would, or if that is unknown.
+        """Return why a client that connects to *host* would refuse the certificate, its authority
+        aside; an empty text if it would accept it, or if that is unknown.
 
         Reads the files: the handshake of such a client is done in memory. Raises InvalidOption for
         files that cannot be used.

@@ -1,9 +1,9 @@
 """Unread answers of all connections of a server, within one limit.
 
-Above half the limit, pulls of clients with much unread data wait sooner; near it all pulls wait
-(broker/pulls/long_polling.py), and then the connection that would need longest to read its answers
-is closed. A client that reads its answers, however slow its network is, is not closed because
-others do not.
+Above half of the limit, pulls of clients with much unread data wait sooner. Near the limit all
+pulls wait (broker/pulls/long_polling.py), and then the connection that would need longest to read
+its answers is closed. A client that reads its answers, however slow its network is, is not closed
+because of others that do not.
 """
 
 import asyncio
@@ -29,7 +29,9 @@ _SMOOTH: Final = 0.2
 
 
 def waiting_in_system(transport: asyncio.Transport | None) -> int:
-    """Return the bytes in the system's buffer that the peer has not taken, if the system tells."""
+    """Return the bytes in the system's buffer that the peer has not acknowledged, if the system
+    reports them.
+    """
     connected = transport.get_extra_info("socket") if transport is not None else None
     if connected is None or sys.platform == "win32":
         return 0
@@ -40,7 +42,7 @@ def waiting_in_system(transport: asyncio.Transport | None) -> int:
 
 
 class Holder(Protocol):
-    """A connection whose answers wait to be read."""
+    """A connection with unread answers."""
 
     remote_address: str
 
@@ -76,12 +78,12 @@ class _Held:
 
     @property
     def lasts_s(self) -> float:
-        """Return the seconds that the peer needs to read what it holds."""
+        """Return the seconds that the peer needs to read its unread answers."""
         return self.size / max(self.rate, 1.0)
 
     def rank(self, slow_s: float, now: float, taken: int) -> tuple[int, float, float]:
-        """Return a sort key, the largest first: peers known to be slow, then new ones by what
-        they have taken, last those that take their answers.
+        """Return a sort key for the order of closing: first peers that are known to be slow, then
+        new ones by the amount that they have read, last those that read their answers.
         """
         if self.rate < 0:
             return (
@@ -106,23 +108,23 @@ class Unread:
 
     @property
     def is_tight(self) -> bool:
-        """Return True if clients with much unread data get nothing more for now."""
+        """Return True if clients with much unread data must wait for now."""
         return self.total > self._limit // 2
 
     @property
     def is_full(self) -> bool:
-        """Nobody gets anything large; this passes within a look, unless all take their answers, and
-        then soon.
+        """Return True if no client gets large answers for now; this ends after the next
+        measurement, or sooner if all clients read their answers.
         """
         return self.total > self._full
 
     async def room(self) -> None:
-        """Return once there has been room again. Others that waited may have taken it."""
+        """Return when there has been room again. Other waiters may have taken it."""
         if self.is_full:
             await self._room.wait()
 
     def count(self, connection: Holder) -> None:
-        """Count what was written to the connection, or taken from it."""
+        """Count bytes that were written to the connection, or read by the peer."""
         size, known = connection.held_bytes, self._held.get(connection)
         if size < COUNTED:
             if known is not None:
@@ -137,13 +139,13 @@ class Unread:
             self._look = self._loop.call_later(LOOK_S, self._make_room)
 
     def forget(self, connection: Holder) -> None:
-        """Forget a connection that holds nothing any more."""
+        """Forget a connection without unread answers."""
         known = self._held.pop(connection, None)
         if known is not None:
             self.total -= known.size
 
     def sweep(self) -> None:
-        """Measure what each connection takes. Call this every second or so."""
+        """Measure how much each peer reads. Call this about every second."""
         now = self._loop.time()
         passed_s, self._swept_at = max(now - self._swept_at, 0.001), now
         for connection, held in list(self._held.items()):
