@@ -149,7 +149,7 @@ def explains(cls: C) -> C:
 
 
 def _explain(function: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
-    """Raises TypeError for the first of the *given* arguments that *function* does not have."""
+    """Raise TypeError for the first of the *given* arguments that *function* does not have."""
     ours = inspect.signature(function).parameters
     for word in given:
         if word not in ours or ours[word].kind is inspect.Parameter.VAR_POSITIONAL:

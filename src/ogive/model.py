@@ -230,7 +230,7 @@ def can_be_selected(tag: str) -> bool:
 
 
 def check_tag(tag: str) -> None:
-    """Raises InvalidOption for a tag that no subscription can select."""
+    """Check that a subscription can select the tag. Raises InvalidOption."""
     if not can_be_selected(tag):
         raise InvalidOption(
             f"tag {tag!r}: no consumer could select it; a message has one tag, without |, which "
@@ -678,8 +678,8 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str = DEFAULT_DELAY_LEVELS) -> Self:
-        """Raises InvalidOption on a bad entry: a broker must not start with half a table, or with a
-        delay whose end no clock can hold.
+        """Parse a table of delays. Raises InvalidOption for a bad entry: a broker must not start
+        with half a table, or with a delay whose end no clock can represent.
         """
         words = text.split()
         for word in words:
@@ -706,7 +706,7 @@ class DelayLevels:
         return min(level, len(self.delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """Raises InvalidOption below 1."""
+        """Return the delay of *level*. Raises InvalidOption for a level below 1."""
         if level < 1:
             raise InvalidOption(f"delay level {level} is below 1")
         return self.delays_ms[self.clamp(level) - 1]

@@ -9,7 +9,7 @@ Differs from Java
   nor a resource that the request leaves out. Here the table has a permission for every code, and a
   missing resource counts as one that no user has been granted.
 - A retry topic belongs to its group: to read it or send to it, permission for the group is needed.
-  So does the retry topic of a group that pops, unless its name is that of another group's.
+  So does the retry topic of a popping group, unless another group's retry topic has its name.
 - 33, 36, 37 and 309 name a message by its position in the log: the topic of that message counts.
 - Permission to read a topic includes its offsets (29 to 32).
 - Only a rule that names it applies to a topic in which messages of other topics wait: see
@@ -228,7 +228,7 @@ def _is_pop_retry(topic_name: str, group_name: str) -> bool:
 def _popped(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
     """Require Sub on the group, and on the topic that a message was popped from.
 
-    What is asked for is done only to a lease of that group, so nothing of others is shown.
+    The request affects only a lease of that group, so it reveals nothing about others.
     """
     name, group_name = (
         command.ext_fields.get("topic", ""),

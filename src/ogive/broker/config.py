@@ -223,10 +223,10 @@ class BrokerConfig:
 
 
 def check_name(what: str, name: str) -> None:
-    """Raises InvalidOption.
+    """Check the name of a broker or cluster. Raises InvalidOption.
 
-    Broker and cluster each have a topic of their name; unlike other topics' it may have the dots of
-    a host's.
+    Each has a topic of its name; unlike the names of other topics, it may have dots, as in a host
+    name.
     """
     if not 0 < len(name) <= MAX_TOPIC_LENGTH:
         raise InvalidOption(f"{what} has {len(name)} characters: must have 1 to {MAX_TOPIC_LENGTH}")
@@ -235,7 +235,7 @@ def check_name(what: str, name: str) -> None:
 
 
 def check_region(what: str, region: str) -> None:
-    """Raises InvalidOption for what no property of a message (MSG_REGION) can hold."""
+    """Check that a property of a message (MSG_REGION) can have the value. Raises InvalidOption."""
     if not region:
         raise InvalidOption(f"{what} must not be empty")
     if not is_line(region):
@@ -462,7 +462,9 @@ def setting_text(config: BrokerConfig, name: str) -> str:
 
 
 def _with(config: BrokerConfig, asked: Mapping[str, str]) -> BrokerConfig:
-    """Raises Rejected, which names the setting, and InvalidOption."""
+    """Return *config* with a changed setting. Raises Rejected, which names the setting, and
+    InvalidOption.
+    """
     changes: dict[str, Any] = {}
     for name, text in asked.items():
         known = CHANGEABLE.get(name)

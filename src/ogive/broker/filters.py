@@ -104,7 +104,7 @@ def wanted_by(expression_type: str | None, expression: str, *, sql: bool) -> Wan
 
 @functools.lru_cache(_KEPT)
 def compiled(text: str) -> Expression:
-    """Raises InvalidExpression."""
+    """Compile an SQL92 expression. Raises InvalidExpression."""
     return compile_expression(text)
 
 

@@ -173,7 +173,7 @@ class LargeReply:
         return [found[number] for number in range(len(reads))]
 
     def _read_now(self, read: Callable[[], T]) -> T:
-        """Raises Cold, but after MAX_TRIES wait for the disk."""
+        """Read without waiting for the disk; after MAX_TRIES, wait for it. Raises Cold."""
         store = self._replies.store
         waiting = store.waiting() if self._tries >= MAX_TRIES else nullcontext()
         with store.without_waiting(), waiting:

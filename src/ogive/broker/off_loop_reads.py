@@ -140,11 +140,11 @@ class JobReads:
         """True if the job is going to be woken. Until then it has nothing to read."""
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """Raises StoreError, Cold."""
+        """See MessageStore.entries. Raises StoreError, Cold."""
         return self._read(partial(self._store.entries, topic, queue_id, offset, count))
 
     def record_at(self, commitlog_offset: int) -> bytes | None:
-        """Raises StoreError, Cold."""
+        """See MessageStore.record_at. Raises StoreError, Cold."""
         found = self._read(partial(self._store.record_at, commitlog_offset))
         # here alone: entries that are found again and again are no progress
         self._tries = 0

@@ -309,7 +309,7 @@ class _NameServer:
         return reply
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Raises OgiveError."""
+        """Return the route of *topic* at the name server. Raises OgiveError."""
         answer = await self._call(
             GetRouteInfoRequest(topic=topic, accept_standard_json_only=True), b""
         )

@@ -1,8 +1,8 @@
-"""Topics as Spark tables and streams, Spark as a producer, and listeners as Spark jobs.
+"""Topics as Spark tables and streams, rows of Spark as messages, and listeners as Spark jobs.
 
 Needs the packages of ogive[spark].
 
-Importing it before the session starts makes Spark's Python processes run this interpreter, unless
+If it is imported before the session starts, Spark's Python processes run this interpreter, unless
 PYSPARK_PYTHON names one. Schemas, metrics and listeners are in modules of their own:
 ogive.spark.parse, ogive.spark.metrics, ogive.spark.jobs.
 """

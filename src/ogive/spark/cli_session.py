@@ -1,11 +1,9 @@
 """The Spark session of a command, and the Java process that PySpark launches.
 
-Holds the Java process that PySpark launches, from the moment it is there.
-
-PySpark itself only knows it when it has started, which takes seconds. When that is cut short it
-removes the folder in which Java was to name its port: Java fails to, and stays for ever.
-
-No Java process stays behind, whenever Ctrl-C or SIGTERM comes.
+No Java process stays behind, whenever Ctrl-C or SIGTERM arrives. PySpark knows its Java process
+only after the start, which takes seconds. If the start is interrupted, PySpark removes the folder
+in which Java should write its port: Java fails to do so, and would run for ever. So this module
+tracks the process from its launch.
 """
 
 import contextlib
@@ -29,8 +27,8 @@ _END_S: Final = 10.0
 
 
 class Launch:
-    """As a context: the Java process that PySpark launches inside, ended on request, and where an
-    exception made PySpark lose it.
+    """Context manager for the Java process that PySpark launches inside: it is ended on request,
+    and if an exception made PySpark lose it.
     """
 
     def __init__(self) -> None:
@@ -39,11 +37,11 @@ class Launch:
         self._popen: type[subprocess.Popen[bytes]] = subprocess.Popen
 
     def end(self) -> None:
-        """Ask it to end, at the second call kill it; one that is not launched yet never is, and
-        KeyboardInterrupt raised instead.
+        """Ask it to end; kill it at the second call. If it is not launched yet, it never is, and
+        KeyboardInterrupt is raised instead.
 
-        Does not wait, so it can be called in a signal handler. What PySpark does with Java at that
-        time fails.
+        Does not wait, so it can be called in a signal handler. Calls of PySpark to Java at that
+        time fail.
         """
         if self._process is not None:
             (self._process.kill if self._ended else self._process.terminate)()
@@ -79,8 +77,8 @@ class Launch:
         return process
 
     def _is_held(self) -> bool:
-        """Return True if PySpark knows it: then it serves the next session, and ends with this
-        process.
+        """Return True if PySpark knows the process: then it serves the next session, and ends with
+        this process.
         """
         return (
             self._process is not None
@@ -97,11 +95,11 @@ def own_session(
     say: Callable[[str], None],
     ready: Callable[[SparkSession], None],
 ) -> Iterator[tuple[SparkSession, Stop]]:
-    """Run what is inside in a quiet session, with the stop that Ctrl-C and SIGTERM ask for. *ready*
-    is called at the end of its start.
+    """Run the block in a quiet session, with the stop that Ctrl-C and SIGTERM request. *ready* is
+    called at the end of its start.
 
-    During the start either ends Java at once, and KeyboardInterrupt is raised. Raises OgiveError
-    without a Java, and for what Spark fails with inside.
+    During the start either signal ends Java at once, and KeyboardInterrupt is raised. Raises
+    OgiveError without a Java, and for errors of Spark in the block.
     """
     quiet()
     with Stop(ends_session=True) as stop:
@@ -120,10 +118,10 @@ def own_session(
 
 @contextlib.contextmanager
 def _given_up_at_once(stop: Stop) -> Iterator[None]:
-    """End the Java launched inside as soon as *stop* is asked. Raises KeyboardInterrupt instead of
-    what PySpark fails with then.
+    """End the Java launched in the block as soon as *stop* is requested. Raises KeyboardInterrupt
+    instead of PySpark's error then.
 
-    Nothing is raised in the middle of PySpark, which would log it and go on talking to Java.
+    Nothing is raised in the middle of PySpark, which would log it and continue to talk to Java.
     """
     java = Launch()
     logged = logging.root.manager.disable

@@ -1,7 +1,7 @@
 """Blocking calls to a cluster, for Spark's driver and worker processes.
 
-Connections live on the process's background loop and are used again by every batch, because Spark
-keeps its Python workers. A forked child starts afresh. Nothing here is ever pickled.
+Connections belong to the process's background loop, and every batch uses them again, because Spark
+keeps its Python workers. A forked child opens its own. Nothing here is ever pickled.
 """
 
 import asyncio
@@ -105,9 +105,9 @@ EVERYTHING: Final = Filter()
 
 
 class DelayLimits(NamedTuple):
-    """The highest delay level and the longest wait that all brokers of a topic allow.
+    """The highest delay level and the longest delay that all brokers of a topic allow.
 
-    None: they do not say.
+    None: the brokers do not report it.
     """
 
     last_level: int | None = None
@@ -117,7 +117,7 @@ class DelayLimits(NamedTuple):
 def cluster(access: Access | tuple[str, ...]) -> "Cluster":
     """Return this process's connections to a cluster.
 
-    Name servers alone mean an access without credentials and TLS.
+    A text with name servers is an access without credentials and TLS.
     """
     return _cluster_of(
         os.getpid(), access if isinstance(access, Access) else Access(name_servers=access)
@@ -140,10 +140,10 @@ def connect(access: Access) -> "Cluster":
 class Cluster:
     """Calls that block the calling thread.
 
-    Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help.
+    Raises OgiveError: if another try can help, each call has been tried for RETRY_WINDOW_S.
 
-    Routes are queried when they are needed and older than ROUTE_AGE_S: a worker that is idle asks
-    nothing.
+    Routes are queried when they are needed and older than ROUTE_AGE_S: an idle worker sends no
+    requests.
     """
 
     def __init__(self, client: ClientInstance, portal: Portal) -> None:
@@ -183,14 +183,16 @@ class Cluster:
     ) -> dict[MessageQueue, TopicOffset]:
         """Return first and next offset of the queues of *selection*.
 
-        Raises NoRoute, and InvalidOption if it names what does not exist. Queues that were *read*
-        before may be missing, or with *any_missing* any. Those of a topic that is gone from their
-        broker are in ``deleted`` then.
+        Raises NoRoute, and InvalidOption if it names a queue that does not exist. Queues that were
+        *read* before may be missing, or with *any_missing* any queue. Queues whose topic was
+        deleted from their broker are then in ``deleted``.
         """
         return self._portal.call(self._selected(selection, patience, frozenset(read), any_missing))
 
     def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return for each queue the first offset stored at that time or later, or else its end."""
+        """Return for each queue the first offset stored at that time or later, or its end if there
+        is none.
+        """
 
         async def ask(queue: MessageQueue, address: str) -> int:
             return await rpc.search_offset(
@@ -200,8 +202,8 @@ class Cluster:
         return self._portal.call(self._each(times_ms, ask))
 
     def end_of(self, queue: MessageQueue) -> int:
-        """Return the end of *queue*, also if its topic no longer has it but its broker still knows
-        it.
+        """Return the end of *queue*, also if the topic no longer has the queue but its broker still
+        does.
         """
 
         async def ask(queue: MessageQueue, address: str) -> int:
@@ -212,7 +214,9 @@ class Cluster:
     def stored_ms(
         self, offsets: Mapping[MessageQueue, int], group: str = TOOLS_GROUP
     ) -> dict[MessageQueue, int]:
-        """Return the store time of the message at an offset of each queue that has one there."""
+        """Return the store time of the message at an offset, for each queue that has a message
+        there.
+        """
 
         async def look(queue: MessageQueue, address: str) -> int | None:
             answer = await self._pull(
@@ -227,8 +231,8 @@ class Cluster:
         return {queue: stored_ms for queue, stored_ms in found.items() if stored_ms is not None}
 
     def record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
-        """Estimate the size of stored messages from there on, by a few of each queue; empty for a
-        queue without any.
+        """Estimate the size of stored messages from an offset on, by a few of each queue; empty for
+        a queue without messages.
         """
 
         async def look(queue: MessageQueue, address: str) -> float | None:
@@ -262,10 +266,10 @@ class Cluster:
     def mark(self, group: str, topic: str, number: int) -> None:
         """Store *number* in this way at every broker.
 
-        Creates *topic* if it is missing. Raises OgiveError if no broker takes it.
+        Creates *topic* if it is missing. Raises OgiveError if no broker accepts it.
 
-        The topic is read-only: a broker of ours takes an offset beyond the end of a queue only
-        where no message will come.
+        The topic is read-only: ogive's broker accepts an offset beyond the end of a queue only if
+        the queue can get no messages.
         """
         self._portal.call(self._mark(group, topic, number))
 
@@ -345,14 +349,14 @@ class Cluster:
     # --- where to write ---------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let every call wait while the name servers are unreachable: they have answered before,
-        perhaps in another process.
+        """Let every call wait while the name servers do not answer: they have answered before,
+        perhaps to another process.
         """
         self._settled = True
 
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues to send to. For a topic that its first message will create, those
-        are the ones that it will get. Raises NoRoute.
+        """Return the queues to send to. For a topic that its first message will create, return its
+        future queues. Raises NoRoute.
         """
         if self._settled:
             return await self._insist(topic, functools.partial(self._writable, topic))
@@ -379,7 +383,9 @@ class Cluster:
         return queues
 
     def delay_limits(self, topic: str) -> DelayLimits:
-        """Return the highest delay level and the longest wait that all brokers of *topic* allow."""
+        """Return the highest delay level and the longest delay that all brokers of *topic*
+        allow.
+        """
         return self._portal.call(self._delay_limits(topic))
 
     async def _delay_limits(self, topic: str) -> DelayLimits:
@@ -426,7 +432,7 @@ class Cluster:
         return address
 
     def forget_route(self, topic: str) -> None:
-        """Ask for it again at its next use."""
+        """Expire the route: it is fetched again at its next use."""
         self._client.routes.doubt(topic)
 
     # --- the work behind the calls ----------------------------------------------------------------
@@ -505,7 +511,7 @@ class Cluster:
         }
 
     async def _all_topics(self) -> list[str]:
-        """Return every topic that the name server knows, without the brokers' own, at most
+        """Return every topic that the name server knows, except the brokers' own, at most
         ROUTE_AGE_S old.
         """
         now = asyncio.get_running_loop().time()
@@ -597,7 +603,9 @@ class Cluster:
         return await self._insist(topic, ask, patience)
 
     async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
-        """Return the addresses of the brokers that name servers know now, if this user may ask."""
+        """Return the addresses of the brokers that the name servers know now, if this user may list
+        them.
+        """
         try:
             brokers = await self._brokers()
         except (BrokerAway, NoPermission):
@@ -634,7 +642,7 @@ class Cluster:
     async def _why_gone(self, part: QueueRange) -> DataLoss | None:
         """Return the loss if a queue, or its whole topic, was deleted.
 
-        Return None if the queue is there, or if nobody can say.
+        Return None if the queue exists, or if that is unknown.
         """
         queue = part.queue
         self.forget_route(queue.topic)
@@ -669,7 +677,7 @@ class Cluster:
         }
 
     async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store each of *offsets*, whatever becomes of the others. Raises the first failure."""
+        """Store each of *offsets*, even if some fail. Raises the first failure."""
         failures: list[OgiveError] = []
         for queue, offset in offsets.items():
             try:
@@ -704,10 +712,10 @@ class Cluster:
         patience: Patience = USUAL,
     ) -> Iterator[tuple[QueueRange, bytes]]:
         """Yield the stored messages of *ranges*, one answer at a time: range by range, each in
-        offset order, nothing outside of the ranges.
+        offset order, and nothing outside of the ranges.
 
-        Each answer comes with the offsets that it covers. Many pulls are in flight at once, bounded
-        by IN_FLIGHT_BYTES and MAX_IN_FLIGHT. If messages of a range are gone, raises DataLoss, or
+        Each answer has the offsets that it covers. Many pulls are in flight at once, limited by
+        IN_FLIGHT_BYTES and MAX_IN_FLIGHT. If messages of a range were deleted, raises DataLoss, or
         logs it and continues. The caller, who decodes the answers, checks that they have no gaps.
         """
         chunks = Chunks(ranges)

@@ -111,9 +111,9 @@ class Access:
         )
 
     def options(self) -> dict[str, str]:
-        """Return the options from which ``parse`` makes this object.
+        """Return the options from which ``parse`` creates this object.
 
-        A secret that was not in a file is in them, under names that Spark hides in its texts.
+        They include a secret that was not in a file, under names that Spark hides in its texts.
         """
         user = self.credentials
         said = {
@@ -132,7 +132,7 @@ class Access:
         return {name: text for name, text in said.items() if text is not None}
 
     def client(self, others: ClientConfig | None = None) -> ClientConfig:
-        """Return settings for a client in this process, with the *others* of its settings.
+        """Return settings for a client in this process; *others* are its further settings.
 
         Raises InvalidOption for a file that cannot be read.
         """

@@ -1,10 +1,10 @@
-"""The differences between releases of Spark. Nothing else in ogive knows or checks a release.
+"""The differences between releases of Spark. No other module of ogive checks the release.
 
-Spark 4.2 and later say where a query is when they ask for its next end, pass the limit of a batch,
-announce `trigger(availableNow=True)` and ask for the ends of the queues. Spark 4.0 and 4.1 do none
-of this: `reader_of_release` stands between them and a reader that is written for 4.2. Spark 4.0 has
-no Arrow writer for streams, but hands Arrow batches to a stream's writer that is one for batches
-too. Docs: the table of releases in docs/spark.md.
+Spark 4.2 and later pass the position of a query when they ask for its next end, pass the limit of a
+batch, announce `trigger(availableNow=True)` and ask for the ends of the queues. Spark 4.0 and 4.1
+do none of this: `reader_of_release` adapts a reader for 4.2 to them. Spark 4.0 has no Arrow writer
+for streams, but passes Arrow batches to a stream's writer that is also one for batches. Docs: the
+table of releases in docs/spark.md.
 """
 
 import inspect
@@ -59,10 +59,10 @@ else:
         ADMISSION_CONTROL = False
 
         class ReadLimit:
-            """A limit of what a batch may read."""
+            """A limit of the messages that a batch may read."""
 
         class ReadAllAvailable(ReadLimit):
-            """Limit that admits everything there is."""
+            """Limit that admits all messages."""
 
         @dataclass
         class ReadMaxRows(ReadLimit):
@@ -113,10 +113,10 @@ def arrow_schema(schema: StructType) -> Any:
 
 
 def register_source(spark: "SparkSession", source: type[DataSource]) -> None:
-    """Register *source* with *spark*, again if it is registered.
+    """Register *source* with *spark*, again if it is registered already.
 
-    Spark 4.0 refuses a source that it has found itself among the installed packages. It is usable
-    then, as it is.
+    Spark 4.0 refuses a source that it has found itself among the installed packages. That source is
+    usable as it is.
     """
     try:
         spark.dataSource.register(source)
@@ -129,7 +129,7 @@ def reported_lag(source: Mapping[str, Any]) -> Mapping[MessageQueue, int]:
     """Return the lag per queue of a source in a query's progress.
 
     Return nothing for a Spark that does not ask for the ends of the queues: it reports the end of
-    the last batch in their place, and every lag would be 0.
+    the last batch instead, so every lag would be 0.
     """
     return behind(source) if ADMISSION_CONTROL else {}
 
@@ -157,8 +157,8 @@ def reader_of_release(
 ) -> DataSourceStreamReader:
     """Return *reader* in the form that the installed Spark calls.
 
-    Spark 4.0 and 4.1 do not say whether a query has `trigger(availableNow=True)`, which takes one
-    batch there and must read everything. So the first batch of a process has no limit. With
+    Spark 4.0 and 4.1 do not say whether a query has `trigger(availableNow=True)`, which runs one
+    batch there that must read everything. So the first batch of a process has no limit. With
     *keep_limit_after_restart* it has one, unless the query is new.
     """
     if ADMISSION_CONTROL:
@@ -168,9 +168,9 @@ def reader_of_release(
 
 
 def limit_of_available_now(max_rows: int) -> Mapping[str, str]:
-    """Return the options that bound the batches of a query with `trigger(availableNow=True)`.
+    """Return the options that limit the batches of a query with `trigger(availableNow=True)`.
 
-    Return none for a Spark that runs such a query in one batch, which must not be cut.
+    Return none for a Spark that runs such a query in one batch, which must be complete.
     """
     return {"maxOffsetsPerTrigger": str(max_rows)} if ADMISSION_CONTROL else {}
 
@@ -189,10 +189,10 @@ def ends_after_open_batch(checkpoint: Path) -> bool:
 
 
 class TrackingReader(DataSourceStreamReader):
-    """Reader that keeps track of the query's end, for a Spark that asks only for the next one.
+    """Reader that keeps track of the query's end, for a Spark that only asks for the next end.
 
-    A process first hears of a restarted query's position as an empty range to plan. After that the
-    position is the end of the last range, or the last end that was given out.
+    A process first sees the position of a restarted query as an empty range to plan. After that the
+    position is the end of the last range, or the last end that was returned.
     """
 
     def __init__(self, reader: AdmittingReader, *, keep_limit_after_restart: bool) -> None:

@@ -1,31 +1,29 @@
 """Pull answers to Arrow columns, a whole answer at a time.
 
-The compiled part goes over the records once and fills the columns' buffers, where all records are
-in the plain form and their properties are regular. Otherwise, and where it was not built, Python
-touches a record once, to find where the next one begins; its parts and every column are then found
-by Arrow kernels over those positions: parts are gathered by a bitmap filter, numbers are
-byte-swapped in one sweep, properties are cut at the positions of their separators.
+If all records are plain and their properties are regular, the compiled part reads the records once
+and fills the columns' buffers. Otherwise, or without the compiled part, Python visits each record
+once, to find the beginning of the next one. Arrow kernels over these positions then find the parts
+and every column: parts are gathered by a bitmap filter, numbers are byte-swapped in one pass,
+properties are split at the positions of their separators.
 
 Behaviour
 - `topic`, `brokerName` and `queueId` are those of the queue that was read, so a retry or
   dead-letter topic keeps its own name.
-- Only the columns of the schema are made. Properties are not parsed at all unless `keys`, `tags`,
-  `properties` or a tag filter asks.
-- Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten
-  into it first; what that loses of them (hosts, flags) is then taken from the records one by one,
-  if a column asks for it.
-- A record that holds a batch whole becomes its messages, those within the offsets that were asked
-  for: each answer that has a part of it brings it again. One that cannot be taken apart is an
-  error.
-- A time outside of the years 1 to 9999, as of a sender that counts in nanoseconds, is null: neither
-  Python nor Spark has it.
-- A body that cannot be inflated because its sender wrote it like that is null, and the log names
-  it: one message must not stop whoever reads its topic. Where the checksum says that it is damaged,
-  reading fails.
+- Only the columns of the schema are built. Properties are not parsed at all unless `keys`, `tags`,
+  `properties` or a tag filter needs them.
+- Records that are not plain (compressed body, IPv6 hosts, long topic) are first rewritten as plain
+  ones. If a column needs what this loses (hosts, flags), it is read from the records one by one.
+- A record that holds a whole batch becomes its messages, those within the requested offsets: each
+  answer with a part of it has the whole record. One that cannot be unwrapped is an error.
+- A time outside of the years 1 to 9999, for example from a sender that counts in nanoseconds, is
+  null: neither Python nor Spark has it.
+- If a body cannot be decompressed because its sender wrote it like that, it is null, and the log
+  names it: one message must not stop the readers of its topic. If the checksum says that it is
+  damaged, reading fails.
 
 Differs from Java
-- The body's checksum is not verified again: the broker does so before it serves a record after a
-  crash, TCP does so on the way.
+- The body's checksum is not verified again: the broker verifies it before it serves a record after
+  a crash, and TCP protects it on the way.
 - A repeated property name stays repeated in `properties` (no client writes one).
 """
 
@@ -126,9 +124,9 @@ _TYPES: Final = {
 class RecordDecoder:
     """Decoder of pull answers: their records become batches of *schema*.
 
-    *schema* holds columns of `ogive.spark.schema`, in any order and number. With *tags* only
-    messages that carry one of them are kept: the broker's filter compares hash codes, so a few
-    others may arrive. With *sql* only those that it matches are kept, row by row.
+    *schema* has columns of `ogive.spark.schema`, in any order and number. With *tags*, only
+    messages with one of these tags are kept: the broker's filter compares hash codes, so it may
+    return a few others. With *sql*, only matching messages are kept, row by row.
     """
 
     def __init__(
@@ -148,7 +146,7 @@ class RecordDecoder:
     def batches(
         self, records: bytes, queue: MessageQueue, covered: range = EVERYWHERE
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages in *records*: stored messages of *queue*, back to back.
+        """Yield the messages in *records*: stored messages of *queue*, one after the other.
 
         It is one batch, unless compressed bodies become too long for it. A record that holds a
         whole batch yields the messages with an offset in *covered*. Raises ProtocolError for
@@ -236,8 +234,7 @@ def _of_queue(queue: MessageQueue, count: int) -> _Columns:
 
 
 def queue_offsets(records: bytes, covered: range = EVERYWHERE) -> "array[int]":
-    """Return the queue offset of each message in *records*, back to back, as RecordDecoder.batches
-    takes them.
+    """Return the queue offset of each message in *records*, in the form for RecordDecoder.batches.
 
     Raises ProtocolError.
     """
@@ -255,8 +252,8 @@ def queue_offsets(records: bytes, covered: range = EVERYWHERE) -> "array[int]":
 
 @dataclass(frozen=True, slots=True)
 class _Odd:
-    """A record that was rewritten, as it was; *body*: what can be read of it, None for one that
-    cannot be inflated.
+    """The original of a record that was rewritten; *body*: its readable body, None if it cannot be
+    decompressed.
     """
 
     record: StoredMessage
@@ -266,8 +263,8 @@ class _Odd:
 def _in_plain_form(
     records: bytes, covered: range
 ) -> "Iterator[tuple[bytes, array[int], list[_Odd] | None]]":
-    """Return the records, the positions in them and, if they had to be rewritten, the records as
-    they were.
+    """Return the records, the positions in them and, if they had to be rewritten, the original
+    records.
     """
     positions = _positions(records)
     if positions is not None:
@@ -284,11 +281,11 @@ def _in_plain_form(
 
 
 def _positions(records: bytes) -> "array[int] | None":
-    """Return the beginnings of each record's fixed part, body, topic and properties, and at last
+    """Return the beginnings of each record's fixed part, body, topic and properties, and finally
     the end.
 
-    Return None if a record is not in the plain form. Python takes one step a record, from its start
-    to the next one; everything else is found by kernels over those starts.
+    Return None if a record is not plain. Python takes one step for each record, from its start to
+    the next one; kernels over those starts find everything else.
     """
     starts = _starts(records)
     count = len(starts) - 1
@@ -330,7 +327,7 @@ def _positions(records: bytes) -> "array[int] | None":
 
 
 def _starts(records: bytes) -> "array[int]":
-    """Return the beginning of each record, and at last the end."""
+    """Return the beginning of each record, and finally the end."""
     starts: list[int] = []
     begin, unpack = starts.append, _SIZE.unpack_from
     at, end = 0, len(records)
@@ -368,8 +365,8 @@ def _stored(records: bytes, covered: range) -> list[StoredMessage]:
 
 
 def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, list[_Odd]]:
-    """Return the first of these messages in the plain form, inflated, without topic, hosts and
-    flags, and which those are.
+    """Return the first of these messages as plain, decompressed records without topic, hosts and
+    flags, and their numbers.
 
     They have up to MAX_BATCH_BYTES, and one more.
     """
@@ -405,7 +402,7 @@ def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, list[_Odd]]:
 
 
 def _inflated(record: StoredMessage) -> bytes | None:
-    """Return a body, or None for one that its sender wrote unreadably.
+    """Return a body, or None for one that its sender wrote in an unreadable form.
 
     Raises ProtocolError for a damaged one, and CompressionUnavailable.
     """
@@ -448,7 +445,7 @@ def _array(arrow_type: Any, count: int, buffers: Buffers) -> Any:
 def _every(values: Any, first: int, step: int) -> Any:
     """Return values[first::step]. *step* divides 8.
 
-    A filter by a repeated bitmap costs Python nothing per row.
+    A filter by a repeated bitmap needs no Python code for each row.
     """
     bits = sum(1 << bit for bit in range(first, 8, step))
     bitmap = pa.py_buffer(bytes((bits,)) * (len(values) // 8 + 1))
@@ -456,7 +453,7 @@ def _every(values: Any, first: int, step: int) -> Any:
 
 
 def _words(fixed_parts: Any) -> "array[int]":
-    """Return the fixed parts as 32-bit numbers in this machine's byte order, _FIXED_WORDS a
+    """Return the fixed parts as 32-bit numbers in this machine's byte order, _FIXED_WORDS for each
     record.
     """
     words = array("I")
@@ -487,7 +484,7 @@ def _int32(words: "array[int]", at: int) -> Any:
 
 
 def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> _Columns:
-    """Return the columns that the rewritten records of *odd* do not have."""
+    """Return the columns that the rewritten records of *odd* have lost."""
     if odd is not None:
         records = [one.record for one in odd]
         made: _Columns = {
@@ -574,7 +571,7 @@ def _text_ends(texts: Any) -> Any:
 def _data(texts: Any) -> Any:
     """Return the bytes of a binary array, joined, without a copy.
 
-    Only for whole arrays: a slice has more data than it shows.
+    Only for whole arrays: the buffer of a slice has more data than the slice.
     """
     return (
         texts.buffers()[2].slice(0, _text_ends(texts)[-1].as_py())
@@ -588,7 +585,7 @@ def _data(texts: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Properties:
-    """The properties of all rows as one run of names and one of values; those of row i are
+    """The properties of all rows as one array of names and one of values; those of row i are
     row_ends[i] : row_ends[i + 1].
     """
 
@@ -641,8 +638,8 @@ class _Properties:
 
 
 def _terminate(raw: Any) -> Any:
-    """Return *raw* with a separator 2 at the end of every row that has properties: 4.9 brokers
-    omit the last one.
+    """Return *raw* with a separator 2 at the end of every row that has properties: 4.9 brokers omit
+    the last one.
     """
     open_ended = pc.and_not(pc.not_equal(raw, _EMPTY), pc.ends_with(raw, b"\x02"))
     if not pc.any(open_ended, min_count=0).as_py():
@@ -651,10 +648,10 @@ def _terminate(raw: Any) -> Any:
 
 
 def _cut_properties(raw: Any) -> _Properties | None:
-    """Cut the joined bytes of all rows at their separators, which alternate: name 1 value 2 name 1
-    value 2.
+    """Split the joined bytes of all rows at their separators, which alternate: name 1 value 2 name
+    1 value 2.
 
-    None if they do not, or if a name or value is empty, or if the whole is no UTF-8.
+    Return None if they do not, if a name or value is empty, or if the bytes are not UTF-8.
     """
     data = _data(raw)
     octets = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])

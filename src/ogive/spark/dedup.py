@@ -2,30 +2,31 @@
 
 Behaviour
 - A query's batches have a consumer group, SPARK_SINK_<query id>. Its offset in SPARK_SINK_BATCHES,
-  at every broker, is the batch that comes next: a batch below it is finished, and when Spark
-  repeats it (its own commit log did not get that far) nothing is written.
-- Its offsets in a target topic are where the unfinished batch begins. Before a batch is repeated,
-  the messages from there on are read: rows whose unique keys are among them are not sent again.
+  at every broker, is the number of the next batch: a batch below it is finished, and if Spark
+  repeats it (because its own commit log is older), nothing is written.
+- The group's offsets in a target topic are the beginning of the unfinished batch. Before a batch is
+  repeated, the messages from there on are read: rows whose unique keys are among them are not sent
+  again.
 - The offsets in the topic move after the batch's mark is stored, never before. A broker that lost
-  its last seconds of progress makes the next look longer, and nothing is written twice for that:
-  where a query has no offset although it should, the whole topic is read, and the last hour of it
-  for a query's first batch, which may be the first attempt at it or not.
-- The first batch of a query that a process sees may be a repeated one, and so is every attempt of a
-  task but the first. All others cost nothing.
-- A topic without route may be one whose only broker is away. It is taken for one that its first
-  message will make only where nobody can have written to it: by the first attempt at a query's
-  first batch, in the first run of the query. Which run that is, the group's offset in
-  SPARK_SINK_RUNS tells. Everybody else waits, and then refuses.
+  its last seconds of progress only makes the next search longer, and nothing is written twice. If a
+  query has no offset although it should, the whole topic is read; for a query's first batch, which
+  may be the first attempt or not, the last hour of it.
+- The first batch of a query in a process may be a repeated one, and so is every attempt of a task
+  except the first. All others cost nothing.
+- The only broker of a topic without a route may be away. A topic counts as one that its first
+  message will create only if nothing can have been written to it: in the first attempt at a query's
+  first batch, in the first run of the query. The group's offset in SPARK_SINK_RUNS says which run
+  that is. All other attempts wait, and then fail.
 
-Which rows of a repeated task an earlier attempt has not stored yet. Pure.
+This module also decides which rows of a repeated task are not stored yet. Pure.
 
 Behaviour
-- A row is stored if one with its content is: behind a shuffle Spark brings the rows of a partition
-  into another order each time. Of equal rows as many are passed over as are stored.
-- A row with a key of the user's is stored if its key is, which tells the write and the topic as
-  well.
-- No two rows get one key: what equal rows still have to be sent take the keys of those that were
-  passed over, where theirs is taken.
+- A row is stored if a row with its content is: after a shuffle Spark changes the order of the rows
+  in a partition each time. Of equal rows, as many are skipped as are stored.
+- A row with a key of the user's is stored if its key is; the key also identifies the write and the
+  topic.
+- No two rows get the same key: if the key of an equal row is taken, the row gets the key of one
+  that was skipped.
 """
 
 import logging
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Equal:
-    """Rows of one content. Keys without their heads."""
+    """Rows with the same content. Keys without their heads."""
 
     stored: set[str]
     to_pass: int
@@ -67,7 +68,9 @@ class Unsent:
         self.add(keys)
 
     def add(self, keys: Iterable[str]) -> None:
-        """Add the unique keys of everything in a topic, before asking about any row for it."""
+        """Add the unique keys of all messages in a topic, before calling `missing` for any of its
+        rows.
+        """
         for key in keys:
             if len(key) == KEY_DIGITS:
                 self._stored.setdefault(key[:HEAD_DIGITS], []).append(key[HEAD_DIGITS:])
@@ -120,7 +123,7 @@ class TopicInDoubt(NoRoute):
 
 
 class BatchLog:
-    """One query's batches, as its consumer group keeps them. Calls block."""
+    """One query's batches, recorded in its consumer group. Calls block."""
 
     def __init__(self, cluster: Cluster, query_id: str) -> None:
         self._cluster = cluster
@@ -129,14 +132,14 @@ class BatchLog:
     def next_batch(self) -> int:
         """Return the first batch that is not known to be finished.
 
-        A broker that cannot be asked counts as one that knows of none.
+        A broker that cannot be asked counts as one without a finished batch.
         """
         return max(self._cluster.marks(self.group, MARK_TOPIC).values(), default=0)
 
     def is_first_run(self, run_id: str) -> bool:
         """Return True if no run before *run_id* has begun the query's first batch.
 
-        The brokers note the first run that asks.
+        The brokers record the first run that calls this.
         """
         mine = zlib.crc32(run_id.encode())
         begun = set(self._cluster.marks(self.group, RUN_TOPIC).values())
@@ -147,7 +150,7 @@ class BatchLog:
     def finish(self, batch_id: int, topics: tuple[str, ...]) -> None:
         """Record that *batch_id* is stored completely.
 
-        Raises OgiveError if no broker takes the record.
+        Raises OgiveError if no broker accepts the record.
         """
         self._cluster.mark(self.group, MARK_TOPIC, batch_id + 1)
         for topic in topics:
@@ -158,8 +161,8 @@ class BatchLog:
     ) -> Positions:
         """Return the first positions of the unfinished batch's messages in *topic*.
 
-        If they are unknown: now or, if an earlier attempt may have written, as far back as its
-        messages can be.
+        If they are unknown: the current ends or, if an earlier attempt may have written, the
+        earliest place of its messages.
         """
         # first: what another task writes after it has noted its own must not count as before
         now = ends(self._cluster, topic, patience)
@@ -176,8 +179,8 @@ class BatchLog:
 def ends(cluster: Cluster, topic: str, patience: Patience = USUAL) -> dict[MessageQueue, int]:
     """Return the ends of the queues of *topic*; empty for one that its first message will create.
 
-    Raises BrokerAway if they cannot be read, and TopicInDoubt after a wait with *patience* for
-    doubtful ones.
+    Raises BrokerAway if they cannot be read, and TopicInDoubt after a wait with *patience* if the
+    topic may have a broker that is away.
     """
     return {queue: span.max_offset for queue, span in _spans(cluster, topic, patience).items()}
 
@@ -224,7 +227,7 @@ def stored_keys(
 
 
 class FirstBatches:
-    """First batch that this process saw of each query.
+    """First batch of each query in this process.
 
     Owned by the process's one task thread.
     """

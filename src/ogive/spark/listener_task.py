@@ -4,21 +4,22 @@ consumer.
 Behaviour
 - A range is done when each of its messages was consumed, sent back or put into the dead letters,
   and the broker has acknowledged that.
-- Progress within a range is told to the group every second. Whoever works on the range after us (a
-  task that Spark tries again, a batch that is repeated after a crash) goes on there: what comes
-  twice is at most what was consumed since.
-- Orderly: a range is worked on only under the broker's lock of its queue, under a name that no
-  other attempt has. An attempt that finds the queue locked waits; a worker that was killed holds it
-  until its lease at the broker ends (60 s).
-- A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
-- A range counts as done, and the log names what is missing, if its broker has lost it, if its topic
-  has lost the queue, or if the topic has no listener any more.
-- A message whose body does not match its checksum is skipped once that is how the master has
-  it, see ``client/consumer/corrupt_messages.py``. Until that is known it is waited for like a
-  broker that is away; and so are bytes that are no message at all, which nothing passes over.
+- Progress within a range is committed to the group every second. The next attempt at the range (a
+  task that Spark tries again, a batch that is repeated after a crash) continues there, so it
+  repeats at most the messages since then.
+- Orderly: a range is processed only under the broker's lock of its queue, with a name that no other
+  attempt has. An attempt that finds the queue locked waits; a killed worker holds the lock until
+  its lease at the broker ends (60 s).
+- If a broker is away, the task waits for it, up to AWAY_S; then the task fails and Spark tries it
+  again.
+- A range counts as done, and the log names the missing part, if its broker has lost it, if its
+  topic has lost the queue, or if the topic has no listener any more.
+- A message whose body does not match its checksum is skipped once it is certain that the master has
+  stored it so, see ``client/consumer/corrupt_messages.py``. Until then the task waits, as for a
+  broker that is away; so it does at bytes that are not a message, which are never skipped.
 
 Differs from a push consumer
-- The queues are given by the batch: there is no rebalance, and no heartbeat.
+- The batch decides the queues: there is no rebalance, and no heartbeat.
 """
 
 import asyncio
@@ -67,15 +68,15 @@ CLOSE_S: Final = 10.0
 
 
 class QueueTaken(OgiveError):
-    """An orderly queue is locked by somebody else, or its lock was lost: the task fails and is
-    tried again.
+    """Error for an orderly queue that another attempt has locked, or whose lock was lost: the task
+    fails and is tried again.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result for one range; *begun* is where work on it began, behind what an earlier attempt
-    had done.
+    """The result for one range; *begun* is where this attempt began, after the messages that an
+    earlier attempt had finished.
     """
 
     wanted: QueueRange
@@ -88,7 +89,7 @@ class Done:
 class CallCounts:
     """Counter of a listener's calls.
 
-    Workers call it on their threads, expired() comes from the loop; each change is one step.
+    Workers call it on their threads, expired() is called from the loop; each change is atomic.
     """
 
     # queue, messages that failed
@@ -110,7 +111,7 @@ class CallCounts:
         self.ends.append((messages[0].queue, len(messages)))
 
     def of(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the calls, and the messages that failed: in calls, and damaged ones."""
+        """Return the number of calls, and of failed messages: in calls, and damaged ones."""
         failed = [count for place, count in self.ends if place == queue]
         return len(failed), sum(failed) + self.skipped.count(queue)
 
@@ -154,9 +155,9 @@ class Consuming:
         )
 
     async def run(self, ranges: Sequence[QueueRange]) -> list[Done]:
-        """Work on all ranges at once.
+        """Process all ranges at once.
 
-        Raises OgiveError for the first that cannot be finished, when nothing runs any more.
+        Raises OgiveError for the first that cannot be finished, after all work has ended.
         """
         self._delivery.start()
         telling = self._group.spawn(
@@ -247,7 +248,7 @@ class Consuming:
     async def _fill(self, process_queue: ProcessQueue, wanted: QueueRange) -> int:
         """Pull the whole range, no faster than it is consumed.
 
-        Returns where it ends: before its end if the broker has lost the rest.
+        Return its end, which is earlier than planned if the broker has lost the rest.
         """
         queue, config = wanted.queue, self._config
         subscription = self._subscriptions[queue.topic]
@@ -301,8 +302,8 @@ class Consuming:
     async def _read(
         self, process_queue: ProcessQueue, wanted: QueueRange, corrupt: CorruptMessages
     ) -> PullResult:
-        """Pull once. If the next message is stored damaged, return no messages but the place
-        behind it.
+        """Pull once. If the next message is stored damaged, return no messages but the offset after
+        it.
         """
         queue, at, config = wanted.queue, process_queue.pull_offset, self._config
         deadline = float("inf")
@@ -342,7 +343,7 @@ class Consuming:
     async def _committed(self, wanted: QueueRange) -> int:
         """Return the group's offset, or 0.
 
-        An offset behind the end of the queue belongs to a queue that is gone.
+        An offset behind the end of the queue belongs to a queue that was deleted.
         """
 
         async def ask() -> int:
@@ -363,7 +364,7 @@ class Consuming:
     # --- locks ------------------------------------------------------------------------------------
 
     async def _lock(self, wanted: QueueRange) -> float:
-        """Return the ``lease_time`` until which we hold the queue."""
+        """Return the ``lease_time`` until which this attempt holds the queue."""
         deadline = lease_time(self._loop.time()) + LEASE_WAIT_S
         waited = False
         while True:
@@ -407,7 +408,7 @@ class Consuming:
             log.warning("%s stays locked until its lease ends: %s", queue, exc)
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat *call* while its failure may pass."""
+        """Repeat *call* as long as its failure may be temporary."""
 
         def passes(failure: OgiveError) -> bool:
             if isinstance(failure, DamagedMessage | NoRecord):
@@ -427,6 +428,6 @@ async def consume(
     ranges: Sequence[QueueRange],
     config: ConsumerConfig | None = None,
 ) -> list[Done]:
-    """Work on *ranges* with a client of our own, whose id no other attempt has."""
+    """Process *ranges* with a client of its own, whose id no other attempt has."""
     async with ClientInstance(replace(client, instance_name=None)) as instance:
         return await Consuming(instance, listeners, config or ConsumerConfig()).run(ranges)

@@ -1,8 +1,8 @@
 """Lag and rates of streaming queries as Prometheus text under ``/metrics``.
 
-One listener for all queries of a session. Only the latest progress of a query is kept, and of
-queries that ended the last MAX_ENDED, each until a query of its name is started: Prometheus refuses
-a page that holds a sample twice.
+One listener serves all queries of a session. Only the latest progress of a query is kept. Of
+queries that ended, the last MAX_ENDED are kept, each until a query of the same name starts:
+Prometheus refuses a page with duplicate samples.
 """
 
 import json
@@ -57,7 +57,7 @@ class _Query:
 class QueryMetrics(StreamingQueryListener):
     """Server of the metrics of all queries of *spark*: ``with QueryMetrics(spark, port=9404):``.
 
-    Port 0 takes a free one, see *address*.
+    Port 0 chooses a free one, see *address*.
 
     Raises ConnectError if it cannot listen there.
     """
@@ -91,7 +91,7 @@ class QueryMetrics(StreamingQueryListener):
         return self
 
     def close(self) -> None:
-        """Stop serving. To be called once."""
+        """Stop serving. Call it once."""
         self._spark.streams.removeListener(self)
         self._server.shutdown()
         self._server.server_close()

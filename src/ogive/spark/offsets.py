@@ -36,8 +36,8 @@ def assigned(
 ) -> list[MessageQueue]:
     """Return the *known* queues that the option assign names.
 
-    Raises InvalidOption if one does not exist. One that was *read* before may be missing, or with
-    *any_missing* any: the caller decides what that means.
+    Raises InvalidOption if one does not exist. Queues that were *read* before may be missing, or
+    with *any_missing* any queue: the caller decides what that means.
     """
     before = {
         (queue.topic, name, queue.queue_id) for queue in read for name in ("", queue.broker_name)
@@ -148,8 +148,8 @@ def times_bound(name: str, text: str, now_ms: int) -> AtTimes:
 
 
 def parse_time(name: str, text: str, now_ms: int) -> int:
-    """Return milliseconds since 1970 of ``1767225600000``, ``2026-01-01T00:00:00+01:00`` (in UTC
-    without a zone) or ``-10m``.
+    """Parse ``1767225600000``, ``2026-01-01T00:00:00+01:00`` (UTC without a zone) or ``-10m`` to
+    milliseconds since 1970.
     """
     text = text.strip()
     if text.isdecimal() and int(text) < _MAX_MS:
@@ -167,7 +167,7 @@ def parse_time(name: str, text: str, now_ms: int) -> int:
 
 
 def parse_duration_s(name: str, text: str) -> float:
-    """Return the seconds of ``500ms``, ``30s``, ``15m`` or ``2 hours``. Raises InvalidOption."""
+    """Parse ``500ms``, ``30s``, ``15m`` or ``2 hours`` to seconds. Raises InvalidOption."""
     seconds = _seconds(text)
     if seconds is None:
         raise InvalidOption(f"{name}={text!r}: expected a time like 500ms, 30s, 15m or 2h")
@@ -184,7 +184,7 @@ def _bounds_by_queue(topics: dict[str, Any], number: Callable[[Any], int]) -> Qu
 
 
 def _brokers(value: dict[str, Any], number: Callable[[Any], int]) -> dict[str, dict[int, int]]:
-    """Return queues by broker name. Kafka's form, which has no brokers, becomes the one broker
+    """Return queues by broker name. In Kafka's form, which has no brokers, all belong to a broker
     named "".
     """
     if value and not any(isinstance(part, dict) for part in value.values()):
@@ -213,7 +213,7 @@ Spans = Mapping[MessageQueue, TopicOffset]
 def fingerprint(selection: str, subscription: str) -> str:
     """Return the identity of a checkpoint.
 
-    With other topics or another filter its offsets would silently mean something else.
+    With other topics or another filter its offsets would have another meaning.
     """
     return hashlib.sha256(f"{selection}\0\0{subscription}".encode()).hexdigest()[:16]
 
@@ -224,11 +224,11 @@ def to_offset(
     entering: Collection[MessageQueue] = (),
     stored_ms: Mapping[MessageQueue, int] | None = None,
 ) -> dict[str, Any]:
-    """Return ``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order
-    only: Spark compares offsets as text.
+    """Return ``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, always in the
+    same order: Spark compares offsets as text.
 
-    *entering* are queues that the query adds at their position, and reads nothing before it: ``"e":
-    [[topic, broker, queue id]]``. *stored_ms* has the time at which the message before each
+    *entering* are queues that the query adds at their position, without reading anything before it:
+    ``"e": [[topic, broker, queue id]]``. *stored_ms* has the time at which the message before each
     position was stored, in the form of the positions: ``"t"``. Releases that do not know it ignore
     it.
     """
@@ -288,13 +288,13 @@ def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int
 
 
 def last_stored(offset: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return the store time in ms of the last message read of each queue, as in *offset*."""
+    """Return the store time in ms of the last message read from each queue, by *offset*."""
     return _by_queue(offset.get("t", {}))
 
 
 def behind(source: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return for each queue of a source how many messages are behind its last batch, by the
-    progress of a query. Empty if Spark says nothing.
+    """Return the number of messages behind the last batch for each queue of a source, by the
+    progress of a query. Empty if Spark does not report it.
     """
     latest, end = (_queues_of(source.get(name)) for name in ("latestOffset", "endOffset"))
     return {
@@ -308,7 +308,7 @@ def behind(source: Mapping[str, Any]) -> dict[MessageQueue, int]:
 
 
 def _queues_of(offset: Any) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-    """Return the queues of an offset, which is an object, its text, or null in the progress."""
+    """Return the queues of an offset, which is an object, a text, or null in the progress."""
     value = json.loads(offset) if isinstance(offset, str) else offset
     queues: Mapping[str, Any] = value.get("q", {}) if isinstance(value, dict) else {}
     return queues
@@ -318,8 +318,8 @@ def _queues_of(offset: Any) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
 
 
 def times_wanted(name: str, bound: Bound | None, spans: Spans) -> dict[MessageQueue, int]:
-    """Return the times, in ms, whose offsets a broker must find for *bound*; empty for one that
-    names no times. Raises InvalidOption.
+    """Return the times, in ms, for which brokers must find the offsets of *bound*; empty for a
+    bound without times. Raises InvalidOption.
     """
     if isinstance(bound, AtTime):
         return dict.fromkeys(spans, bound.ms)
@@ -335,11 +335,11 @@ def resolve(
     *,
     beyond: bool = False,
 ) -> dict[MessageQueue, int]:
-    """Return the position that option *name* means in every queue of *spans*.
+    """Return the position in every queue of *spans* by option *name*.
 
-    A group without an offset in a queue starts with the first message. *found* are the offsets of
-    `times_wanted`. With *beyond* offsets may be behind the end of their queue: a stream gets there
-    later. Raises InvalidOption for JSON offsets that do not fit the queues.
+    A group without an offset in a queue starts at the first message. *found* are the offsets of
+    `times_wanted`. With *beyond*, offsets may be behind the end of their queue: a stream reaches
+    them later. Raises InvalidOption for JSON offsets that do not fit the queues.
     """
     if isinstance(bound, dict):
         return _resolve_json(name, bound, spans, beyond=beyond)

@@ -1,6 +1,6 @@
 """The options of source and sink, checked before anything is read or sent.
 
-Names are those of Spark's Kafka source where it has them.
+Names are those of Spark's Kafka source if it has the option.
 """
 
 import difflib
@@ -231,7 +231,7 @@ _SAID_OF_WRITES: Final = (
         "badrecordspath": "the options are invalidRows and deadLetterTopic",
     }
 )
-"""Names of options of other connectors, in lower case, and what to write here instead."""
+"""Names of options of other connectors, in lower case, and their counterparts here."""
 
 # path: what .load("Orders") becomes
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}
@@ -242,13 +242,13 @@ Queues = dict[str, dict[str, frozenset[int]]]
 Delivery = Literal["atLeastOnce", "idempotent", "transactional"]
 
 InvalidRows = Literal["fail", "drop", "deadLetter"]
-"""Handling of a row that no broker would take."""
+"""Handling of a row that no broker would accept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Queues of a read: those of *topics*, of every topic that matches *pattern*, or the *assigned*
-    ones; of them *queue_ids*.
+    ones, limited to *queue_ids*.
     """
 
     topics: tuple[str, ...] = ()
@@ -275,7 +275,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a read. Counts are messages, partitions are Spark's."""
+    """Options of a read. Counts are messages, partitions are Spark's partitions."""
 
     access: Access
     selection: Selection
@@ -308,12 +308,12 @@ class SourceOptions:
 
     @property
     def subscription(self) -> str:
-        """The filter expression that the broker gets: of tags, or SQL92."""
+        """The filter expression for the broker: of tags, or SQL92."""
         return self.sql_filter or ("*" if self.tags is None else " || ".join(sorted(self.tags)))
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Read the options. Raises InvalidOption, which names the option and what it should be."""
+        """Read the options. Raises InvalidOption, which names the option and its valid values."""
         given = _Given(options, _SOURCE, cluster_options.ALIASES | _TOPIC_ALIASES, _SAID_OF_READS)
         now_ms = time.time_ns() // 1_000_000
         access_ = Access.parse(given.texts, given.flag)
@@ -411,7 +411,7 @@ class SinkOptions:
 
     access: Access
     topic: str | None = None
-    """None: the column says it."""
+    """None: the column has the topic."""
     producer_group: str = "SPARK_SINK"
     max_in_flight: int = 64
     delivery: Delivery = "atLeastOnce"
@@ -423,7 +423,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Read the options. Raises InvalidOption, which names the option and what it should be."""
+        """Read the options. Raises InvalidOption, which names the option and its valid values."""
         given = _Given(options, _SINK, cluster_options.ALIASES | {"path": "topic"}, _SAID_OF_WRITES)
         access_ = Access.parse(given.texts, given.flag)
 
@@ -467,7 +467,7 @@ _TABLE: Final = (
     "'...', `subscribe` = '...'), or make a "
     "TEMPORARY VIEW"
 )
-"""Spark puts the options of a table among its properties, under names that begin with "option."."""
+"""Prefix of the names under which Spark puts the options of a table among its properties."""
 _OF_TABLES: Final = frozenset({"owner", "comment", "location", "provider", "external", "collation"})
 """Spark's own properties of a table."""
 
@@ -475,7 +475,7 @@ _OF_TABLES: Final = frozenset({"owner", "comment", "location", "provider", "exte
 class _Given:
     """The options in lower case, aliases resolved.
 
-    A name that nobody knows would silently change nothing, so it is refused.
+    An unknown name is refused, because it would silently change nothing.
     """
 
     def __init__(
@@ -602,7 +602,7 @@ def _queue_ids(name: str, text: str) -> frozenset[int]:
 
 
 def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str]) -> Bound | None:
-    """Return the bound by precedence, as in Kafka's source: the one time, else the times, else
+    """Return the bound by precedence, as in Kafka's source: the single time, else the times, else
     the offsets.
     """
     single: AtTime | None = given.take(
@@ -624,7 +624,7 @@ def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str])
 
 
 def _before_end(bound: Bound | None) -> int | None:
-    """Return how many messages before the end of each queue *bound* is, if it says that."""
+    """Return the number of messages before the end of each queue, if *bound* is such a number."""
     return bound.count if isinstance(bound, Behind) else 0 if bound == "latest" else None
 
 
@@ -669,7 +669,7 @@ def _by_name(numbers: QueueNumbers) -> dict[str, int]:
 
 
 def _local_folder(_: str, text: str) -> Path | None:
-    """Return a local folder, or None for one on another file system, as of hdfs: or s3a:."""
+    """Return a local folder, or None for one on another file system, such as hdfs: or s3a:."""
     path = text.removeprefix("file:")
     return None if re.match(r"\w[\w+.-]*:", path) else Path(path)
 

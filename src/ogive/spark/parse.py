@@ -1,4 +1,6 @@
-"""JSON bodies as columns: a schema from a dataclass, and how to treat bodies that do not fit it."""
+"""JSON bodies as columns: a schema from a dataclass, and the handling of bodies that do not match
+it.
+"""
 
 import dataclasses
 import types
@@ -89,9 +91,9 @@ def parse_json(
 ) -> tuple[DataFrame, DataFrame]:
     """Parse bodies into a struct column ``value``.
 
-    Returns (good, bad): the messages whose body fits *schema*, and the others.
+    Returns (good, bad): the messages whose body matches *schema*, and the others.
 
-    A body fits if it is a JSON object whose fields have the right types, and none is missing, at
+    A body matches if it is a JSON object whose fields have the right types, and has all fields, at
     any depth, that may not be None. With "dead-letter" *bad* has the columns of the sink (body,
     keys, tags, properties with reason and origin), ready to be written to a topic. With "null"
     *good* has all rows, the bad ones with a null value. With "fail" a bad row ends the query.
@@ -134,7 +136,7 @@ def parse_json(
 def _gaps(
     kind: DataType, nullable: bool = True
 ) -> Iterator[tuple[str, Callable[[Column], Column]]]:
-    """Yield the parts that a value of *kind* may lack: their path, and a test for each."""
+    """Yield the required parts of a value of *kind*: their path, and a test for each."""
     if not nullable:
         yield "", lambda value: value.isNull()
     if isinstance(kind, StructType):
@@ -170,7 +172,9 @@ def _present(messages: DataFrame) -> list[str]:
 
 
 def _letters(bad: DataFrame) -> DataFrame:
-    """Return bad messages as rows for the sink. Their properties have the reason and the origin."""
+    """Return bad messages as rows for the sink. Their properties include the reason and the
+    origin.
+    """
     marks = [f.lit("reason"), f.col("_reason")]
     for name in _present(bad):
         marks += [f.lit(f"from_{name}"), f.col(name).cast("string")]
@@ -186,5 +190,5 @@ def _letters(bad: DataFrame) -> DataFrame:
 
 
 def _names(bad: DataFrame) -> list[str]:
-    """Return the names of our properties, which a letter that failed before has already."""
+    """Return the names of our properties, which a letter that failed before already has."""
     return ["reason", *(f"from_{name}" for name in _present(bad))]

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
-"""Time for which one call is tried again while its broker is away.
+"""Time within which one call is tried again while its broker is away.
 
 Longer outages end the task; Spark then tries the task again.
 """
@@ -69,13 +69,13 @@ async def repeat(
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Rule for repeating a call while its broker is away: for *window_s*, or at most *retries*
-    times, with pauses of *pause_s* or growing.
+    times, with pauses of *pause_s* or growing ones.
 
-    *settled*: the name servers have answered before, perhaps another process, so that their silence
-    is temporary; otherwise the address is probably wrong, which is reported at once. For all calls
-    of a process: `Cluster.settle`. *doubtful*: the broker of a topic without route may be away,
-    although the name servers know others. *known*: the topic was there, so a broker that does not
-    have it is behind.
+    *settled*: the name servers have answered before, perhaps to another process, so that their
+    silence is temporary; otherwise the address is probably wrong, which is reported at once. For
+    all calls of a process: `Cluster.settle`. *doubtful*: the broker of a topic without a route may
+    be away, although the name servers know others. *known*: the topic existed before, so a broker
+    that does not have it is behind.
     """
 
     window_s: float = RETRY_WINDOW_S
@@ -91,8 +91,8 @@ class Patience:
         forget: Callable[[], None],
         settled: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Repeat *call* while its failure may pass, each time after *forget*, which puts the route
-        in doubt.
+        """Repeat *call* as long as its failure may be temporary, each time after *forget*, which
+        puts the route in doubt.
         """
         return await repeat(
             call,

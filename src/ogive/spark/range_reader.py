@@ -1,6 +1,6 @@
-"""Read a range of a queue in order, and report what is gone.
+"""Read a range of a queue in order, and report lost messages.
 
-Each message comes once, however the broker cuts its answers.
+Each message is returned once, however the broker divides its answers.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def removed(gone: QueueRange) -> DataLoss:
 
 
 def deleted(queue: MessageQueue, position: int, planned: int | None = None) -> DataLoss:
-    """Return the error for a topic that is gone from the queue's broker.
+    """Return the error for a topic that was deleted from the queue's broker.
 
     *planned* is the end of an open batch.
     """
@@ -60,7 +60,7 @@ def deleted(queue: MessageQueue, position: int, planned: int | None = None) -> D
 def made_anew(
     queue: MessageQueue, position: int, first: int, stored_ms: int, was_ms: int
 ) -> DataLoss:
-    """Return the error for a topic that was deleted and made again.
+    """Return the error for a topic that was deleted and created again.
 
     *stored_ms* is the store time of the message found, *was_ms* that of the last message read.
     """
@@ -86,16 +86,16 @@ SETTLE_S: Final = 3.0
 Pull = Callable[[QueueRange], Awaitable[RawPull]]
 
 WhyGone = Callable[[QueueRange], Awaitable[DataLoss | None]]
-"""Say what became of a queue that cannot be read; None if it is still there."""
+"""Describe what happened to a queue that cannot be read; return None if it still exists."""
 
 # answers with the offsets that they cover, and the offset behind the last one
 Fetched = tuple[list[tuple[QueueRange, bytes]], int]
 
 
 class Reading:
-    """One call of Cluster.read. *pull* asks once for a range, and brings up to all of it.
+    """One call of Cluster.read. *pull* requests a range once, and returns up to all of it.
 
-    *why_gone* is asked when that fails: a deleted queue is a loss like that of its messages.
+    *why_gone* is called when that fails: a deleted queue is a loss, like that of its messages.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Reading:
         self._fail_on_data_loss = fail_on_data_loss
 
     async def fetch(self, chunk: QueueRange) -> Fetched:
-        """Return the messages of one chunk and where they end: at the chunk's end, or after
+        """Return the messages of one chunk and their end: the end of the chunk, or after
         CHUNK_BYTES.
         """
         answers: list[tuple[QueueRange, bytes]] = []
@@ -157,8 +157,8 @@ class Reading:
         return answers, at
 
     async def _settle(self, wanted: QueueRange) -> int:
-        """Give a starting broker a moment if the queue ends before *wanted*, although it was
-        longer when the read was planned. Return where to go on.
+        """Wait a moment for a starting broker if the queue ends before *wanted*, although it was
+        longer when the read was planned. Return where to continue.
         """
         clock = asyncio.get_running_loop()
         deadline = clock.time() + SETTLE_S

@@ -9,12 +9,14 @@ from typing import Final
 from ogive.model import MessageQueue
 
 ROWS_PER_PARTITION: Final = 20_000
-"""Below this a task costs more (20 to 28 ms) than reading its rows: fewer partitions are made."""
+"""Rows below which a task costs more (20 to 28 ms) than reading them: fewer partitions are
+planned.
+"""
 
 ANSWER_BYTES: Final = 2 * 1024 * 1024
-"""The most that one pull asks for.
+"""The largest number of messages in one pull.
 
-Twice that brings no more rows a second, half of it costs 0.4 us a row of 1 KiB to decode.
+Twice as many bring no more rows a second; half of it adds 0.4 µs to decode a row of 1 KiB.
 """
 
 # sizes differ: an answer that is cut short costs a second pull, during which nothing is decoded
@@ -54,9 +56,9 @@ def pack(
 
     There are at most *max_partitions*, unless *max_rows* needs more.
 
-    With *preserve_order* a range stays whole, so the rows of a queue come in order from one
-    partition; else long ones are split: there are *min_partitions* groups if there are so many
-    rows, and none has more than *max_rows*.
+    With *preserve_order* a range stays whole, so the rows of a queue are in order and in one
+    partition. Otherwise long ranges are split: there are *min_partitions* groups if there are so
+    many rows, and none has more than *max_rows*.
     """
     wanted = sorted(item for item in ranges if item.start < item.end)
     total = sum(len(item) for item in wanted)
@@ -74,7 +76,7 @@ def pack(
 
 
 def _cut(ranges: Sequence[QueueRange], total: int, count: int) -> list[list[QueueRange]]:
-    """Cut all rows, in one line, into *count* parts that differ by one row at most."""
+    """Divide the sequence of all rows into *count* parts that differ by one row at most."""
     ends = [total * number // count for number in range(1, count + 1)]
     groups: list[list[QueueRange]] = [[] for _ in ends]
     at = number = 0
@@ -98,9 +100,9 @@ def admit(
     """Return the end of one trigger: *latest*, or *max_rows* of the backlog, shared by the queues.
 
     Each queue with a backlog gets one row, then its share of the rest. If there are more such
-    queues than rows, those served the longest ago go first: *served* has the number of the trigger
-    that did so. Among equals the number of rows read so far decides, so that a restart goes on with
-    the next.
+    queues than rows, those served longest ago go first: *served* has the number of the trigger that
+    did so. Among equals the number of rows read so far decides, so that a restart continues with
+    the next one.
     """
     behind = {queue: max(0, end - start.get(queue, 0)) for queue, end in latest.items()}
     total = sum(behind.values())
@@ -130,8 +132,8 @@ def admit_bytes(
     record_bytes: Mapping[MessageQueue, float],
     max_bytes: int,
 ) -> dict[MessageQueue, int]:
-    """Return the part of *end* that is about *max_bytes* away, each queue its share. *record_bytes*
-    says how long its messages are about.
+    """Return a position before *end* that is about *max_bytes* away, a share for each queue.
+    *record_bytes* is the approximate length of its messages.
 
     A queue with a backlog gets at least one row.
     """
@@ -153,11 +155,11 @@ def admit_bytes(
 
 
 class Chunks:
-    """Ranges, in order, cut into what one pull is likely to answer.
+    """Ranges, in order, divided into chunks that one pull can probably return.
 
     Brokers limit an answer by count (32 at Apache's) and by bytes; the answers show the limit. A
-    chunk within it is one pull, and many pulls can be on their way at once. *record_bytes* is how
-    long messages are, by the last answer; long, before there is one.
+    chunk within it needs one pull, and many pulls can be in flight at once. *record_bytes* is the
+    length of messages by the last answer; before the first one, a large value.
     """
 
     def __init__(self, ranges: Sequence[QueueRange]) -> None:
@@ -194,7 +196,7 @@ class Chunks:
         return QueueRange(current.queue, start, end)
 
     def rest_of(self, part: QueueRange) -> QueueRange:
-        """Return *part* and what follows it in its range."""
+        """Return *part* and the rest of its range."""
         end = next(
             item.end
             for item in self._ranges
@@ -203,11 +205,13 @@ class Chunks:
         return QueueRange(part.queue, part.start, end)
 
     def skip(self, gone: QueueRange) -> None:
-        """Make no chunks of *gone*: a deleted stretch is passed in one step, however long it is."""
+        """Plan no chunks of *gone*: a deleted section is skipped in one step, however long it
+        is.
+        """
         self._resume[gone.queue] = max(gone.end, self._resume.get(gone.queue, 0))
 
     def learn(self, asked: int, answered: int, answer_bytes: int) -> None:
-        """Record a pull that asked for *asked* offsets and got *answered* of them, in
+        """Record a pull that requested *asked* offsets and got *answered* of them, in
         *answer_bytes*.
         """
         if answered:

@@ -1,22 +1,23 @@
 """Batch and stream readers.
 
 Behaviour
-- A batch reads what is there when its partitions are planned; Spark plans once for each load().
-- A stream's truth is Spark's checkpoint. A consumer group only gets a copy of it (see
-  group_progress.py), and may say where to start.
+- A batch reads the messages that exist when its partitions are planned; Spark plans once for each
+  load().
+- Spark's checkpoint is authoritative for a stream. A consumer group only gets a copy of it (see
+  group_progress.py), and may provide the start.
 - Queues are packed into few partitions, because each Python task costs 20 to 28 ms.
-- Spark makes readers in several processes and pickles them: they hold options and schema;
-  connections live in cluster.py.
+- Spark creates readers in several processes and pickles them: they hold options and schema;
+  connections are in cluster.py.
 
 Differs from Spark's Kafka source
 - One trigger reads a bounded number of messages by default.
-- A new queue is read from its first message, also when the stream started with latest.
-- Starting and ending times need no message behind them: a queue without one starts or ends at its
+- A new queue is read from its first message, also if the stream started with latest.
+- Starting and ending times need no message after them: a queue without one starts or ends at its
   end (startingOffsetsByTimestampStrategy).
 - A stream may have an end: it stops there, and new queues are read up to it.
 - A stream that starts with latest stores that position in its consumer group, if it has one, and
-  starts there again when its first batch failed: Spark asks a Python source for its initial offset
-  a second time, and later messages would move it.
+  starts there again if its first batch failed: Spark asks a Python source for its initial offset a
+  second time, and newer messages would move it.
 """
 
 import logging
@@ -89,8 +90,8 @@ class _Reading:
     def _spans(self, *, settled: bool = False, read: Iterable[MessageQueue] | None = None) -> Spans:
         """Return first and next offset of each queue.
 
-        *settled*: not the first question of a query, see Patience. Queues that were *read* before
-        may be missing, and others that the query has given up.
+        *settled*: not the first call of a query, see Patience. Queues that were *read* before may
+        be missing, and others that the query has given up.
         """
         options = self._options
         patience = Patience(
@@ -139,9 +140,9 @@ class _Reading:
         return {} if group is None else self._cluster.committed(group, queues)
 
     def _refuse_reversed(self, starting: Bound, queue: MessageQueue, start: int, end: int) -> None:
-        """Raise InvalidOption for a start behind the end that can only be a mistake.
+        """Raise InvalidOption for a start behind the end that must be a mistake.
 
-        *start* is what *starting* means in *queue*.
+        *start* is the position of *starting* in *queue*.
         """
         near_end = starting == "latest" or isinstance(starting, Behind)
         given = isinstance(starting, dict) or (near_end and isinstance(self._options.ending, dict))
@@ -186,8 +187,8 @@ class _Reading:
                 self._look_for_holes(covered, records)
 
     def _look_for_holes(self, covered: QueueRange, records: bytes) -> None:
-        """Report offsets that an answer without a filter lacks: it must hold every message of
-        its offsets.
+        """Report offsets that are missing in an answer without a filter: it must have every message
+        of its offsets.
         """
         from ogive.spark.decode import queue_offsets
 
@@ -203,7 +204,9 @@ class _Reading:
 
 
 def joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueRange, bytes]]:
-    """Join answers of one queue up to BATCH_BYTES: Apache's brokers give 32 messages at a time."""
+    """Join answers of one queue up to BATCH_BYTES: Apache's brokers return 32 messages at a
+    time.
+    """
     parts: list[bytes] = []
     size = 0
     joined: QueueRange | None = None
@@ -240,9 +243,7 @@ class BatchReader(_Reading, DataSourceReader):
         return self._plan(start, end)
 
     def _check(self, queue: MessageQueue, start: int, end: int, queue_end: int) -> None:
-        """Refuse or report a range that is empty because something is wrong: it must not pass
-        for one that is read.
-        """
+        """Refuse or report a range that is empty because of an error: it must not count as read."""
         # only a group's offset can be: JSON is checked against the queues
         if start > queue_end:
             self._lost(shrunk(queue, queue_end, start))
@@ -256,7 +257,7 @@ class BatchReader(_Reading, DataSourceReader):
 class StreamReader(_Reading, MirroredStream):
     """A topic as a stream.
 
-    Spark calls everything but read() in one process that lives as long as the query.
+    Spark calls everything except read() in one process that lives as long as the query.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -302,8 +303,8 @@ class StreamReader(_Reading, MirroredStream):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch.
 
-        *start* is durable in the checkpoint: the only moment to commit a query's last batch to the
-        consumer group.
+        *start* is durable in the checkpoint: this is the only moment to commit a query's last batch
+        to the consumer group.
         """
         begin, times = from_offset(start, self._owner), last_stored(start)
         self._store(begin)
@@ -369,7 +370,7 @@ class StreamReader(_Reading, MirroredStream):
         """Return the group's offsets in queues that are new since *begin*: their broker was away
         when the query began.
 
-        Others are read from their first message: the topic got them since.
+        Other new queues are read from their first message, because the topic got them later.
         """
         fresh = [queue for queue in end if queue not in begin]
         if not fresh or (self._options.starting or "latest") not in ("latest", "group"):
@@ -394,7 +395,7 @@ class StreamReader(_Reading, MirroredStream):
     def _made_anew(
         self, begin: Positions, times: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
-        """Return the first offset of queues whose topic was deleted and made again."""
+        """Return the first offset of queues whose topic was deleted and created again."""
         moved: dict[MessageQueue, int] = {}
         for queue, ms in sorted(find_remade(self._ends, begin, times, self._look_at).items()):
             first = self._ends.first[queue]
@@ -430,7 +431,8 @@ class StreamReader(_Reading, MirroredStream):
         return min(ahead.values(), default=0) >= 0 and sum(ahead.values()) < least
 
     def _up_to_target(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
-        """Return what `_settled` does, cut to where the queues ended when the query began.
+        """Return the result of `_settled`, limited to the ends that the queues had when the query
+        began.
 
         A queue that grew before its position was fixed stays there.
         """
@@ -445,7 +447,7 @@ class StreamReader(_Reading, MirroredStream):
         }, shorter
 
     def _look(self, begin: Positions | None = None) -> tuple[Positions, list[QueueRange]]:
-        """Return the ends of the queues, and what of *begin* lies behind them.
+        """Return the ends of the queues, and the positions of *begin* that are behind them.
 
         A queue whose broker is away stays where it was; one whose topic was deleted is left out.
         """
@@ -471,8 +473,8 @@ class StreamReader(_Reading, MirroredStream):
         return (queue.topic, queue.broker_name) in self._cluster.deleted
 
     def _wait_for_slaves(self, begin: Positions) -> None:
-        """Wait for a slave that may not have the last messages yet that its master gave us:
-        nothing is lost, and nothing comes before it has them.
+        """Wait for a slave that may not yet have the last messages that its master returned:
+        nothing is lost, and nothing is returned before it has them.
         """
         away = self._cluster.without_master
         behind = {
@@ -544,9 +546,10 @@ class StreamReader(_Reading, MirroredStream):
         }
 
     def _settled(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
-        """Return what `_look` does, after more tries if a queue is shorter than what was read.
+        """Return the result of `_look`, after more tries if a queue is shorter than its part that
+        was read.
 
-        A broker that starts shows its queues bit by bit.
+        A starting broker reports its queues one after the other.
         """
         deadline = time.monotonic() + SETTLE_S
         while True:
@@ -562,7 +565,7 @@ class StreamReader(_Reading, MirroredStream):
 
 
 def _max_rows(limit: ReadLimit) -> int | None:
-    """Return the limit, or None for everything there is."""
+    """Return the limit, or None for no limit."""
     if isinstance(limit, ReadMaxRows):
         return limit.max_rows
     if isinstance(limit, ReadAllAvailable):

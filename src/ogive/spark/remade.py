@@ -1,7 +1,7 @@
-"""Recognize a topic that was deleted and made again.
+"""Recognize a topic that was deleted and created again.
 
-Its queues hold other messages at the offsets that were read before. The store time of the last
-message that was read of a queue shows it; the checkpoint keeps it beside the position.
+Its queues have other messages at the offsets that were read before. The store time of the last
+message that was read from a queue shows it; the checkpoint stores it beside the position.
 """
 
 import logging
@@ -21,7 +21,7 @@ Look = Callable[[Positions], Mapping[MessageQueue, int]]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The first and the next offset of each queue, and when its last message was stored."""
+    """The first and the next offset of each queue, and the store time of its last message."""
 
     first: Positions = field(default_factory=dict)
     latest: Positions = field(default_factory=dict)
@@ -43,7 +43,8 @@ class Ends:
 def find_remade(
     ends: Ends, begin: Positions, times: Mapping[MessageQueue, int], look: Look
 ) -> Mapping[MessageQueue, int]:
-    """Return the queues that were made again, each with the store time of a message that shows it.
+    """Return the queues that were created again, each with the store time of a message that shows
+    it.
 
     *times* are the store times of the last messages before *begin*. In a queue that is shorter now
     the first message shows it.

@@ -1,13 +1,13 @@
-"""Send the rows of one task: in batches, with many requests in flight, and every acknowledgement
-awaited.
+"""Send the rows of one task: in batches, with many requests in flight, and wait for every
+acknowledgement.
 
 Behaviour
-- Rows with a sharding key or a queue keep their order: one request of a queue at a time. Others go
-  round robin.
-- A request whose broker cannot be asked is repeated for SEND_TIMEOUT_S, one that may go anywhere on
-  another queue.
-- After an answer that never came, *recall* says which rows are stored all the same; only the others
-  are sent again. Without it (at least once) all are.
+- Rows with a sharding key or a queue keep their order: one request of a queue at a time. Others are
+  distributed round robin.
+- If a broker cannot be reached, its request is repeated for SEND_TIMEOUT_S; one that may go to any
+  queue is sent to another.
+- After a request without an answer, *recall* returns the rows that are stored all the same; only
+  the others are sent again. Without it (at least once) all are.
 - After the first failure nothing more is sent: the next attempt finds its rows in order.
 """
 
@@ -51,12 +51,12 @@ _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
 SENDING: Final = Patience(SEND_TIMEOUT_S, settled=True, doubtful=True, known=True)
 
 Recall = Callable[[], Awaitable[set[str]]]
-"""The unique keys of the rows that are stored already."""
+"""Function that returns the unique keys of the rows that are already stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """A half message that is stored: what ends its transaction."""
+    """A stored half message: the data to end its transaction."""
 
     topic: str
     broker_name: str
@@ -66,7 +66,7 @@ class Half:
 
 
 class Sending:
-    """One task's rows on their way. Its coroutines run on the cluster's loop."""
+    """One task's rows in flight. Its coroutines run on the cluster's loop."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Sending:
     async def send(self, rows: Sequence[Row]) -> list[Half]:
         """Send rows, and return when all are stored.
 
-        If some are not, raise for the first of them after all have their outcome.
+        If some are not, raise the error of the first of them after all have an outcome.
         """
         async with self._in_turn:
             work = [asyncio.create_task(one) for one in await self._requests(rows)]
@@ -132,7 +132,7 @@ class Sending:
         return requests
 
     def _pinned(self, row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
-        """Return the queue that the row names, or that every client chooses for its sharding
+        """Return the queue in the row, or the one that every client chooses for its sharding
         key.
         """
         if row.sharding_key is not None:
@@ -232,7 +232,7 @@ class Sending:
         sys_flag: int = 0,
         batch: bool = False,
     ) -> SendResult:
-        """Send one request, and return once its message or batch is stored."""
+        """Send one request, and return when its message or batch is stored."""
         header = SendMessageRequestV2(
             producer_group=self._group,
             topic=queue.topic,
@@ -272,7 +272,7 @@ async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
 
 
 def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:
-    """Return the numbers of the first and the last."""
+    """Return the first and the last row number."""
     if isinstance(rows, Encoded):
         return rows.first, rows.first + rows.count - 1
     return rows[0].number, rows[-1].number
@@ -292,8 +292,9 @@ async def end_transactions(
 ) -> None:
     """Commit or roll back all.
 
-    A commit without an answer is repeated only if *recall* does not find its message: brokers of
-    Apache deliver it once more otherwise. Raises the first failure after all have their outcome.
+    A commit without an answer is repeated only if *recall* does not find its message: otherwise
+    Apache's brokers would deliver it a second time. Raises the first failure after all have an
+    outcome.
     """
     room = asyncio.Semaphore(max_in_flight)
 

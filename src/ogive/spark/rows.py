@@ -1,7 +1,7 @@
 """Rows of Arrow batches as messages, each with its unique key. Pure.
 
-Names in `properties` that RocketMQ reserves are left out: a map that came out of a topic has them,
-they tell of the message's first life.
+Names in `properties` that RocketMQ reserves are left out: a map that was read from a topic has
+them, and they belong to the message's first life.
 """
 
 import base64
@@ -51,18 +51,18 @@ _COLUMNS: Final = (
 )
 _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
 _UNUSUAL_IN_TAG: Final = "|*" + "".join(map(chr, range(0x21)))
-"""A tag that holds one of these is left to check_tag(): perhaps no consumer can select it."""
+"""Characters of a tag for which check_tag() decides: perhaps no consumer can select such a tag."""
 _WITH_UNUSUAL: Final = f"[{re.escape(_UNUSUAL_IN_TAG)}]"
 _ENCODED: Final = {
     "body": (pa.string(), pa.binary()),
     "tags": (pa.string(),),
     "keys": (pa.string(),),
 }
-"""The columns that the compiled part takes, and their types there."""
+"""The columns that the compiled part reads, and their types there."""
 # characters of two properties that are within every limit, whatever they take as UTF-8
 _SHORT: Final = 4000
 _KEPT: Final = 32 * 1024
-"""Characters of each column in the dead letter of a row that is longer than a message may be."""
+"""Characters of each column in the dead letter of a row that is too long for a message."""
 _OTHER_WAYS: Final = (
     ". With the option invalidRows=drop such rows are left out, with deadLetter "
     "they go to deadLetterTopic"
@@ -73,9 +73,9 @@ KEY_DIGITS: Final = HEAD_DIGITS + _ROW_DIGITS
 
 
 class Row(NamedTuple):
-    """One message, and which row of its partition it was.
+    """One message, and the number of its row in the partition.
 
-    *queue* is the one that the row names; *alone*: it cannot travel in a batch.
+    *queue* is the one in the row; *alone*: it cannot be sent in a batch.
     """
 
     number: int
@@ -106,12 +106,12 @@ class Encoded:
 
 
 class Keys:
-    """The unique keys of a partition's rows: HEAD_DIGITS that tell whose they are, and the row's
-    number; 32, as those of clients.
+    """The unique keys of a partition's rows: HEAD_DIGITS that identify the origin, and the row's
+    number; 32 digits, as those of clients.
 
-    Equal whenever *origin* (which write it is), the partition and the number are. With *of_content*
-    the head tells the row's content, too, for twice the time: who has stored keys can tell then
-    which rows they are of, also where Spark has brought the rows into another order since.
+    They are equal whenever *origin* (which write it is), the partition and the number are. With
+    *of_content* the head identifies the row's content, too, for twice the time: then stored keys
+    identify the stored rows even if Spark has changed the order of the rows since.
     """
 
     def __init__(self, *origin: object, partition: int, of_content: bool) -> None:
@@ -128,7 +128,7 @@ class Keys:
         texts: Sequence[str],
         bodies: Sequence[bytes],
     ) -> list[str]:
-        """Return the keys of rows. *texts* is everything else about them."""
+        """Return the keys of rows. *texts* has everything else about them."""
         if not self._of_content:
             return list(map(self._form.__mod__, numbers))
         form, salt, digest, size = self._form, self._salt, hashlib.blake2b, HEAD_DIGITS // 2
@@ -146,8 +146,8 @@ class Keys:
     def named(self, topic: str, text: str) -> str:
         """Return the key for the user's own key *text*.
 
-        With *of_content* it is of this write and topic alone, in whichever partition: a message of
-        another writer, or of another batch, is no row of this one.
+        With *of_content* it belongs to this write and topic only, in any partition: a message of
+        another writer, or of another batch, is not a row of this one.
         """
         if not self._of_content:
             return key_of_text(text)
@@ -161,7 +161,7 @@ class Keys:
 
 
 def key_of_text(text: str) -> str:
-    """Return the unique key for the user's own key, the same whoever writes it."""
+    """Return the unique key for the user's own key, which is the same for all writers."""
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS].upper()
 
 
@@ -175,7 +175,7 @@ def _no_limits(_: str) -> DelayLimits:
 
 @dataclass(frozen=True, slots=True)
 class InvalidRow:
-    """A row that no broker would take, and why."""
+    """A row that no broker would accept, and the reason."""
 
     number: int
     why: str
@@ -193,8 +193,8 @@ def form(
 ) -> list[Row]:
     """Return the rows of *batch* as messages; *topic* overrides the column.
 
-    A row that cannot be sent is added to *invalid*; without that, raises SendFailed that names it.
-    *limits* is asked for delay levels that few brokers have, and for times of delivery to come.
+    A row that cannot be sent is added to *invalid*; without *invalid*, raises SendFailed that names
+    it. *limits* is called for high delay levels, and for future times of delivery.
     """
     values = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     if topic is not None:
@@ -268,11 +268,11 @@ def _letter(row: InvalidRow, partition: int) -> bytes:
 def encode(
     batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, most_bytes: int
 ) -> tuple[str, list[Encoded]] | None:
-    """Return the topic of the rows of *batch*, and the rows in batches: what form() and
-    encode_batch() make of them, in a tenth of the time.
+    """Return the topic of the rows of *batch*, and the rows in batches: the result of form() and
+    encode_batch(), in a tenth of the time.
 
-    Return None if they are for several topics, if there is but one, if form() has to look at one of
-    them, and if the compiled part was not built.
+    Return None if they are for several topics, if there is only one row, if form() has to check one
+    of them, and without the compiled part.
     """
     if (
         native is None
@@ -315,7 +315,7 @@ def encode(
 
 
 def _topic(name: str) -> str:
-    """Return *name* if messages may be sent to such a topic. Raises InvalidOption."""
+    """Return *name* if messages may be sent to this topic. Raises InvalidOption."""
     if name in NO_SEND_TOPICS:
         raise InvalidOption(f"topic {name} is one of the brokers' own, to which nobody may send")
     return validate_topic(name)
@@ -333,8 +333,8 @@ def _texts(column: Any) -> Texts:
 
 
 def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Row] | None:
-    """Return the rows, made in a fifth of the time that `_row` takes, or None if anything about
-    one of them needs a closer look.
+    """Return the rows, built in a fifth of the time of `_row`, or None if one of them needs a full
+    check.
     """
     topics, bodies = values["topic"], values["body"]
     count = len(bodies)
@@ -369,8 +369,8 @@ def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Ro
 def _as_property(
     name: str, values: list[Any] | None, count: int, forbidden: str = ""
 ) -> list[str] | None:
-    """Return the property as it is stored, with "" for a null value, or None if a value is
-    empty, long, an array or holds a separator.
+    """Return the property as it is stored, with "" for a null value, or None if a value is empty,
+    long, an array or has a separator.
     """
     given = [] if values is None else [value for value in values if value is not None]
     if values is None or not given:
@@ -429,10 +429,10 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, limits: Limi
 
 
 def _stored(what: str, value: str) -> str:
-    """Return *value* if it reads back as it is.
+    """Return *value* if it is read back unchanged.
 
-    It may hold the separator 1, as a message may that came out of a topic: every client ends the
-    name at the first one.
+    It may have the separator 1, as a message from a topic may: every client ends the name at the
+    first one.
     """
     if not value:
         raise ValueError(f"{what} is empty: it would be lost on the way")
@@ -452,7 +452,7 @@ def _bytes(body: str | bytes | None) -> bytes:
 
 
 def _keys(keys: str | list[str | None] | None) -> str:
-    """Return keys as they are stored: separated by spaces, as they are in a column of text."""
+    """Return keys as they are stored: separated by spaces, as in a column of text."""
     if isinstance(keys, str):
         keys = [key for key in keys.split(" ") if key]
     named: list[str] = [_stored("key", _present("array of keys", key)) for key in keys or ()]
@@ -519,7 +519,7 @@ def _own(properties: list[tuple[str, str | None]]) -> dict[str, str]:
 
 
 def queue_of(row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
-    """Return the queue that *row* must go to, or None if any will do.
+    """Return the queue that *row* must go to, or None for any queue.
 
     Raises ValueError for one that the topic does not have.
     """

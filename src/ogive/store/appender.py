@@ -1,5 +1,5 @@
-"""The owner's half of writing: assign offsets and build records into the group that is being
-formed.
+"""The owner's half of writing: assign offsets, and build records into the group that is being
+filled.
 """
 
 from collections import Counter, deque
@@ -35,7 +35,7 @@ from ogive.wire.message import MAGIC_BLANK
 
 
 class Appender:
-    """Next offsets of the log and its queues, and the groups on their way. Owner thread only."""
+    """Next offsets of the log and its queues, and the unfinished groups. Owner thread only."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Appender:
         self.forming: CommitGroup | None = None
 
     def append(self, messages: Messages, done: PutDone) -> int:
-        """Place *messages*, all or none, in one segment, as bytes of the forming group.
+        """Place *messages*, all or none, in one segment, as bytes of the current group.
 
         Raises InvalidOption for messages that no record, or no segment, can hold.
         """
@@ -119,10 +119,10 @@ class Appender:
     def _own_entries(
         self, queue: ConsumeQueue, entries: bytes, records: bytes, whole: int
     ) -> bytes:
-        """Return the entries of a queue whose entries build_records() does not make. The log ends
-        before *records*.
+        """Return the entries of a queue for which build_records() makes none. The log ends before
+        *records*.
 
-        *whole* is the number of messages if they came as one record.
+        *whole* is the number of messages if they were sent as one record.
         """
         own: list[bytes] = []
         for offset, (position, size, tags_code) in enumerate(
@@ -153,7 +153,7 @@ class Appender:
             raise self._too_large(size + spare_bytes)
 
     def take(self) -> CommitGroup | None:
-        """Return the forming group, which now counts as handed over."""
+        """Return the current group, which counts as handed over from now on."""
         group, self.forming = self.forming, None
         if group is not None:
             self.waiting.append(group)
@@ -167,7 +167,7 @@ class Appender:
             self.waiting_bytes -= group.end - group.start
 
     def take_back(self) -> list[CommitGroup]:
-        """Undo every unfinished group: their offsets, which nobody has seen, are given out
+        """Undo every unfinished group: their offsets, which no reader has seen, are assigned
         again.
         """
         groups = list(self.waiting)
@@ -200,7 +200,7 @@ class Appender:
         return [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
 
     def _group_with_room(self, total: int) -> CommitGroup:
-        """Return the forming group. End the segment first if *total* bytes do not fit it any
+        """Return the current group. End the segment first if *total* bytes do not fit into it any
         more.
         """
         group = self.forming
@@ -230,7 +230,7 @@ def _key_of(one: NewMessage | NewBatch) -> QueueKey:
 
 def _whole_batch(one: NewMessage | NewBatch, queue: ConsumeQueue) -> tuple[Messages, int]:
     """Return a batch that stays whole, with its first offset, and the number of its messages, or 0
-    if it is no batch.
+    if it is not a batch.
 
     Raises InvalidOption for a batch without that number.
     """

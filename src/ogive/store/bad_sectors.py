@@ -1,9 +1,9 @@
-"""Blocks that the disk cannot read any more: EIO, as a damaged sector answers.
+"""Blocks that the disk can no longer read: it answers EIO, as for a damaged sector.
 
-A file that is made again, or has a backup, is lost with it. The log goes on around it: the block
-reads as zeros, so that the records in it are damaged like any others. Only where nothing near by
-can be read either, it is no sector but the disk that fails, or has gone: that stays an error, or
-readers would pass over everything and a start would clear it.
+A file that can be rebuilt, or has a backup, is replaced as a whole. The log is read around the
+block: it reads as zeros, so the records in it are damaged like any others. Only if nothing nearby
+can be read either, the disk itself fails or is gone: that stays an error, because otherwise readers
+would skip everything and a start would clear it.
 """
 
 import errno
@@ -28,7 +28,7 @@ _MAX_LOGGED: Final = 20
 
 
 def read_or_nothing(fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
-    """Read a file that has a checksum or a form. Return nothing if the disk fails twice.
+    """Read a file that has a checksum or a form of its own. Return nothing if the disk fails twice.
 
     Raises OSError.
     """
@@ -43,7 +43,7 @@ def read_or_nothing(fs: Fs, handle: int, path: Path, size: int, offset: int) -> 
 class Unreadable:
     """The blocks of a log that could not be read so far.
 
-    They are not asked for again: each time may take a disk seconds. Any thread.
+    They are not read again, because each try may take a disk seconds. Any thread.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class Unreadable:
         self._changing = threading.Lock()  # protects both
 
     def read(self, fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
-        """Read as pread() does, with zeros for what cannot be read.
+        """Read as pread() does, with zeros for unreadable blocks.
 
-        Raises OSError if more than a block here and there is unreadable.
+        Raises OSError if more than single blocks are unreadable.
         """
         if path not in self._blocks:
             return self._read(fs, handle, path, size, offset)
@@ -66,8 +66,8 @@ class Unreadable:
         )
 
     def read_now(self, fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes | None:
-        """Read as pread_now() does, with zeros for what is known to be unreadable. Return None
-        if read() must be asked first. Raises OSError.
+        """Read as pread_now() does, with zeros for blocks that are known to be unreadable. Return
+        None if read() must be called first. Raises OSError.
         """
         try:
             if path not in self._blocks:
@@ -89,7 +89,7 @@ class Unreadable:
         return any(lost for _, _, lost in self._parts(path, size, offset))
 
     def _parts(self, path: Path, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
-        """Return these bytes by what can be read at once: (offset, size, whether it is
+        """Return these bytes by ranges that can be read at once: (offset, size, whether it is
         unreadable).
         """
         at, end = offset, offset + size
@@ -145,7 +145,7 @@ class Unreadable:
 def _reads_near(fs: Fs, handle: int, block: int) -> bool:
     """Return True if the disk reads any of the blocks behind this one.
 
-    Those before it may be in memory; they are asked only where the file ends.
+    Blocks before it may be in memory; they are tried only at the end of the file.
     """
     size = fs.size(handle)
     near = [block + far for far in _DISTANCES if block + far < size] or [

@@ -1,15 +1,15 @@
-"""Checksums over blocks of the commit log that this process wrote, so that what is read back need
-not be checked record by record.
+"""Checksums over blocks of the commit log that this process wrote, so that its records need not be
+checked one by one when they are read back.
 
-The check of a record is half of what a pull from disk costs: each checksum is computed by itself
-and put into the form of a property. One over 64 KiB takes 16 us. It is computed while the bytes are
-on their way into the log, and says more than the records do: that they are what was written. Blocks
-follow each other from the log's start on, without regard to where records begin, so that one number
+The check of a record is half the cost of a pull from disk, because each checksum is computed by
+itself and formatted as a property. A checksum over 64 KiB takes 16 µs. It is computed while the
+bytes are written to the log, and proves more: that they are the bytes that were written. Blocks
+follow each other from the log's start on, regardless of where records begin, so that one number
 names each.
 
-Only whole blocks count: not one that was begun before this start or that a segment's end cuts off,
-and nothing that recovery found. The checksum is crc32, the fastest that the standard library has;
-adler32 is slower and does not see some sectors that changed places.
+Only whole blocks have a checksum: not a block that was begun before this start or that a segment's
+end cuts off, and no block that recovery found. The function is crc32, the fastest of the standard
+library; adler32 is slower and does not notice some sectors that changed places.
 """
 
 from array import array
@@ -18,12 +18,12 @@ from typing import Final
 from ogive.wire.checksum import crc32
 
 MAX_BLOCKS: Final = 256 * 1024
-"""The sums of 16 GiB, in 2 MiB."""
+"""The checksums of 16 GiB, in 2 MiB."""
 _NONE: Final = -1
 
 
 class BlockChecksums:
-    """The sums of the newest blocks. Owner thread only."""
+    """The checksums of the newest blocks. Owner thread only."""
 
     def __init__(self, block_bytes: int, segment_bytes: int, most: int = MAX_BLOCKS) -> None:
         self.bytes = block_bytes
@@ -37,7 +37,9 @@ class BlockChecksums:
         self._running = _NONE
 
     def note(self, offset: int, data: bytes) -> None:
-        """Add *data*, which was written at *offset*: behind what was added last, or after a gap."""
+        """Add *data*, which was written at *offset*: directly after the last addition, or after a
+        gap.
+        """
         size = self.bytes
         border = offset - offset % size + size
         if offset != self._end or offset % self._segment_bytes == 0:
@@ -56,8 +58,8 @@ class BlockChecksums:
         self._running = crc32(view[at:])
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """Return the blocks from the one of *start* to the one that *end* ends in, or to the last
-        before one without a sum.
+        """Return the blocks from that of *start* to that of *end*, or to the last before one
+        without a checksum.
         """
         number = start // self.bytes
         begin = at = number - self._first
@@ -83,7 +85,7 @@ class BlockChecksums:
         return not wrong
 
     def forget_before(self, offset: int) -> None:
-        """Drop what is before *offset*, where the log begins now."""
+        """Drop the blocks before *offset*, where the log begins now."""
         self._drop(min(len(self._sums), offset // self.bytes - self._first))
 
     def _keep(self, number: int, crc: int) -> None:

@@ -1,10 +1,10 @@
 """Files that a start reads first: Apache's checkpoint page and abort marker, our own list of
-consume queues, the table of deleted topics, and the note of a removal under way.
+consume queues, the table of deleted topics, and the record of an unfinished removal.
 
-The list (``queues.json`` in the root, ignored by Apache's broker) says up to which commit-log
-offset the consume queues were complete, and has checksums of their entries. So no derived file is
-trusted: they are checked, and the log is read from that offset on. Without a usable list, as in a
-directory that comes from Apache's broker, the whole log is read.
+The list (``queues.json`` in the root, ignored by Apache's broker) has the commit-log offset up to
+which the consume queues were complete, and checksums of their entries. So no derived file is
+trusted: the files are checked, and the log is read from that offset on. Without a usable list, as
+in a directory of Apache's broker, the whole log is read.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ from ogive.wire.checksum import crc32
 FORMAT: Final = 1
 _PAGE: Final = struct.Struct(">qqqqq8sqq")
 """physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset
-(source: StoreCheckpoint.java, 5.3); then, where Apache leaves zeros: our mark, the first timestamp
-again, and Checkpoint.crc_from; and a checksum of all that
+(source: StoreCheckpoint.java, 5.3); then, where Apache has zeros: our mark, the first timestamp
+again, and Checkpoint.crc_from; and a checksum of all these fields
 """
 _SUM: Final = struct.Struct(">I")
 _MARK: Final = b"ogive\0\0\1"
@@ -64,7 +64,7 @@ class QueueCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """*position*: the log was durable, and every record before it dispatched and written to the
+    """*position*: before it the log was durable, and every record was dispatched and written to the
     queue files.
     """
 
@@ -90,7 +90,9 @@ def take(
     index: tuple[IndexState, ...],
     log_start: int,
 ) -> Checkpoint:
-    """Return the state of *queues* and *index*, all of whose entries were handed to the writer."""
+    """Return the state of *queues* and *index*, after all their entries were handed to the
+    writer.
+    """
     states = tuple(
         [
             QueueCheckpoint(
@@ -146,20 +148,20 @@ def as_file(body: bytes, number: int = FORMAT) -> bytes:
 def _checksum(body: bytes, number: int) -> int:
     """Return the checksum of *body*.
 
-    That of every later format covers its number, so that a damaged number is not taken for a
-    later release.
+    The checksum of every later format covers its number, so that a damaged number does not look
+    like a later release.
     """
     return crc32(body) if number == 1 else crc32(b"%d:%s" % (number, body))
 
 
 def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
-    """Return the commit-log offset from which on the records of a log that is to be read carry
-    their own checksum.
+    """Return the commit-log offset from which on all records of a log to be read have their own
+    checksum.
 
-    Promise nothing if another broker ran here since our last checkpoint. Apache's says so in the
-    lock at once, and moves its timestamp in the page, but not our copy of it: 5.5 after a moment,
-    4.9 only after a minute. Nor if the page is not what the checkpoint says or, without one, its
-    checksum does not hold: sound records would be taken for damaged ones.
+    Return NEVER if another broker ran here since our last checkpoint. Apache's broker writes to
+    the lock at once, and changes its timestamp in the page, but not our copy of it: 5.5 after a
+    moment, 4.9 only after a minute. Also return it if the page does not match the checkpoint or,
+    without one, its checksum: otherwise valid records would count as damaged.
     """
     if not was_ours(fs, root):
         return NEVER
@@ -232,22 +234,23 @@ def _batch_state(
 
 
 def mark_running(fs: Fs, root: Path, flush: str) -> None:
-    """Make the abort marker: a start that finds it knows that the last run did not stop cleanly.
+    """Write the abort marker: a start that finds it knows that the last run did not stop cleanly.
 
-    It holds the process, as that of Apache's broker does, which reads none; then how this run
-    syncs, and the run of the machine.
+    It has the process id, as in the marker of Apache's broker, which reads nothing of it; then how
+    this run syncs, and an id of the machine's run.
     """
     write_synced(fs, root / "abort", f"{os.getpid()} {flush} {fs.boot_id()}".encode())
     fs.fsync_dir(root)
 
 
 def may_be_torn(fs: Fs, root: Path, flush: str) -> bool:
-    """Return True if damage at the end of the log may be what a power cut left there.
+    """Return True if damage at the end of the log may be the result of a power cut.
 
-    *flush* is how the last run synced, where it does not say.
+    *flush* says how the last run synced, if the marker does not say.
 
-    Not after a stop, nor behind what was synced before it was answered; and not where the machine
-    has run on since: a process that was killed leaves everything that it wrote. Raises OSError.
+    Return False after a clean stop, for data that was synced before it was acknowledged, and if the
+    machine has not been restarted since: a killed process leaves everything that it wrote. Raises
+    OSError.
     """
     raw = read_file(fs, root / "abort")
     if raw is None:
@@ -268,26 +271,26 @@ _DIGITS: Final = 20
 
 
 def note_removal(fs: Fs, root: Path, until: int) -> None:
-    """Note that the segments before commit-log offset *until* are about to be removed.
+    """Record that the segments before commit-log offset *until* will be removed.
 
-    The note exists from shortly before the lowest offsets move up until the segments are gone, so
-    that what readers were told is gone stays gone after a crash. Recovery that finds it finishes
-    the removal, but only once there is a checkpoint of all queues: the offset of a queue that loses
-    all its records is known from nowhere else. Raises OSError.
+    The record exists from shortly before the lowest offsets move up until the segments are removed,
+    so that messages that readers were told are gone stay gone after a crash. Recovery that finds it
+    finishes the removal, but only after a checkpoint of all queues: the offset of a queue that
+    loses all its records is known from nowhere else. Raises OSError.
     """
     replace_file(fs, root / _REMOVING, _removal(until))
 
 
 def end_removal(fs: Fs, root: Path) -> None:
-    """Remove the note of a removal. Raises OSError; a note that stays does no harm."""
+    """Remove the record of a removal. Raises OSError; a record that stays does no harm."""
     if read_file(fs, root / _REMOVING) is not None:
         fs.unlink(root / _REMOVING)
 
 
 def pending_removal(fs: Fs, root: Path) -> int | None:
-    """Return the *until* of a removal that a crash interrupted, None if there was none.
+    """Return the *until* of a removal that a crash interrupted, None if there is none.
 
-    An invalid note is removed. Raises OSError.
+    An invalid record is removed. Raises OSError.
     """
     raw = read_file(fs, root / _REMOVING)
     if raw is None:
@@ -307,9 +310,9 @@ def pending_removal(fs: Fs, root: Path) -> int | None:
 
 
 def finish_removal(fs: Fs, root: Path, until: int) -> None:
-    """Remove the segments before *until*, and the note.
+    """Remove the segments before *until*, and the record of the removal.
 
-    Only once a checkpoint has seen every record before *until*. Raises OSError.
+    Call it only after a checkpoint that covers every record before *until*. Raises OSError.
     """
     directory = root / "commitlog"
     for name in segment_names(fs, directory):
@@ -330,7 +333,7 @@ _DELETED: Final = "deleted"
 def load_deletions(
     fs: Fs, root: Path, checkpoint: Checkpoint | None, log_end: int
 ) -> dict[str, int]:
-    """Return the deletions that count for a log up to *log_end*, as in Checkpoint.deleted.
+    """Return the deletions that apply to a log up to *log_end*, as in Checkpoint.deleted.
 
     Changes nothing. Raises OSError.
     """
@@ -346,11 +349,11 @@ def load_deletions(
 
 class DeletionTable:
     """``config/deletedTopics.json``: for each deleted topic, the commit-log offset before which its
-    records are gone.
+    records are removed.
 
-    queues.json says the same, and counts where it is usable. It can be made again from the log, but
-    what was deleted is in no record: so this table, which has a backup, outlives it. Apache's
-    broker passes over the file. One writer.
+    queues.json has the same data, and precedence if it is usable. It can be rebuilt from the log,
+    but no record says what was deleted: so this table, which has a backup, is kept in addition.
+    Apache's broker ignores the file. One writer.
     """
 
     def __init__(self, fs: Fs, root: Path) -> None:

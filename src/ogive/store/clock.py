@@ -9,9 +9,11 @@ log = logging.getLogger(__name__)
 
 _CATCH_UP: Final = 16
 _ROUNDING_MS: Final = 2
-"""Difference of the wall clock and the monotonic clock, in whole milliseconds, that is no step."""
+"""Difference of the wall clock and the monotonic clock, in whole milliseconds, that does not count
+as a step.
+"""
 _MEASURE_MS: Final = 1000
-"""Time over which both clocks are compared, however many calls come.
+"""Time over which both clocks are compared, however many calls there are.
 
 Over a fraction of a millisecond each tick would look like a step.
 """
@@ -26,10 +28,10 @@ def now_ms() -> int:
 class SteadyClock:
     """Clock that never goes back.
 
-    If the wall clock is set back, this one goes on a sixteenth slower until the wall clock has
-    caught up. If it stood still instead, every message of that hour would be stored with one
-    timestamp, and delays could not be measured. A step forward is followed at once, unless it only
-    undoes a step back. Not thread-safe.
+    If the wall clock is set back, this one continues a sixteenth slower until the wall clock has
+    caught up. If it stood still instead, every message of that hour would have the same timestamp,
+    and delays could not be measured. A step forward is followed at once, unless it only undoes a
+    step back. Not thread-safe.
     """
 
     __slots__ = (
@@ -45,8 +47,8 @@ class SteadyClock:
     def __init__(
         self, wall_ms: Callable[[], int], monotonic: Callable[[], float], at_least_ms: int = 0
     ) -> None:
-        """Start at the machine's time, or at *at_least_ms*: the latest time of the clock before
-        this one, in an earlier process.
+        """Start at the machine's time, or at *at_least_ms*: the latest time of the previous clock,
+        in an earlier process.
         """
         self._wall, self._monotonic = wall_ms, monotonic
         self._wall_ms = wall_ms()
@@ -85,8 +87,8 @@ class SteadyClock:
     def _not_before(self, time_ms: int) -> int:
         """Return *time_ms*, or the last time if that is later.
 
-        A wall clock that is made to run faster, or a thread that waits between the readings of the
-        two clocks, looks like a step forward whose first milliseconds were given out before.
+        A wall clock that is made to run faster, or a thread that waits between reading the two
+        clocks, looks like a step forward whose first milliseconds were already returned.
         """
         self._last_ms = max(time_ms, self._last_ms)
         return self._last_ms

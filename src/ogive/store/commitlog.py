@@ -1,8 +1,8 @@
-"""The commit log: records back to back in segments, none across a border; what is left of a segment
-is a blank record.
+"""The commit log: consecutive records in segments, none across a border; the rest of a segment is a
+blank record.
 
-Two halves that share no state: LogWriter belongs to whoever writes (see writer.py), LogReader with
-its hot tail to the owner thread. Source: CommitLog.java, MappedFileQueue.java, 5.3.
+Its two halves share no state: LogWriter belongs to the writer (see writer.py), LogReader with its
+recent part in memory to the owner thread. Source: CommitLog.java, MappedFileQueue.java, 5.3.
 """
 
 import logging
@@ -24,7 +24,7 @@ from ogive.store.segments import segment_path
 log = logging.getLogger(__name__)
 
 Chunk = tuple[int, bytes]
-"""commit-log offset, bytes that start there"""
+"""commit-log offset, bytes from there on"""
 
 _ZERO_STEP: Final = 1024 * 1024
 _ZEROS: Final = bytes(_ZERO_STEP)
@@ -43,11 +43,11 @@ _CHECK_BYTES: Final = 2048
 class LogWriter:
     """Writer of the segments, which also syncs them.
 
-    Room is taken ahead, so that a full disk shows before a byte of a record is written.
+    Space is allocated ahead, so that a full disk is noticed before a byte of a record is written.
 
-    *zeros*: by writing them, so that a sync on the way to an acknowledgement changes no size and no
-    extent. Where no answer waits for a sync the room is only reserved: the disk writes half as
-    much, and a message of 1 KiB costs 0.4 us of CPU less.
+    *zeros*: allocate by writing zeros, so that a sync before an acknowledgement changes no size and
+    no extent. If no answer waits for a sync, space is only reserved: the disk writes half as much,
+    and a message of 1 KiB costs 0.4 µs of CPU less.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class LogWriter:
         return self._prepared
 
     def is_ready(self, start: int, end: int) -> bool:
-        """Return True if writing from *start* to *end* is a write and nothing else: into the
-        segment that is written now, over zeros.
+        """Return True if writing from *start* to *end* needs only one write: into the current
+        segment, over zeros.
         """
         return end <= self._prepared and start - start % self._segment_bytes == self._current
 
     def prepare(self, until: int) -> None:
-        """Make room up to *until*. Raises OSError; NO_SPACE leaves everything as it was."""
+        """Allocate space up to *until*. Raises OSError; NO_SPACE leaves everything unchanged."""
         while self._prepared < until:
             start = self._prepared - self._prepared % self._segment_bytes
             size = min(_ZERO_STEP, start + self._segment_bytes - self._prepared)
@@ -176,7 +176,7 @@ class HotLog:
 class Run(NamedTuple):
     """Bytes of the log from *start* on.
 
-    *sound*: they are as they were written, which need not be shown for each record again.
+    *sound*: they are known to be as they were written, so the records need not be checked.
     """
 
     start: int
@@ -185,12 +185,12 @@ class Run(NamedTuple):
 
 
 class ReadRuns:
-    """Cache of what was read for one queue: for records of other queues that are in between, and
-    for the next pull of the same queue.
+    """Cache of the last reads for one queue: for records of other queues in between, and for the
+    next pull of the same queue.
 
-    Queues that are read side by side stand mixed in the log, and each would read all of it: with
-    eight of them and messages of 1 KiB that is 3 us a message. A last block goes on behind what
-    was wanted. What stands between two visible records never changes, so a run is true as long as
+    Queues that are read at the same time are mixed in the log, and each would read all of it: with
+    eight of them and messages of 1 KiB that costs 3 µs a message. A last block goes beyond the
+    requested bytes. Bytes between two visible records never change, so a run stays valid as long as
     it is kept.
     """
 
@@ -220,10 +220,10 @@ class ReadRuns:
 
 
 class LogReader:
-    """Reader of records: the newest from memory, others by pread, near ones together.
+    """Reader of records: the newest from memory, others by pread, several neighbours at once.
 
-    What comes from disk is checked: whole blocks by their sums, where many of their records are
-    wanted, and each record where there is no sum, or it does not match.
+    Data from disk is checked: whole blocks by their checksums, if many of their records are
+    requested, and each record if there is no checksum, or it does not match.
     """
 
     def __init__(
@@ -257,8 +257,8 @@ class LogReader:
         self._checksums.note(offset, data)
 
     def begin_at(self, start: int) -> None:
-        """Begin the log at *start*, the first byte of a segment: nobody reads what was before
-        it.
+        """Begin the log at *start*, the first byte of a segment: nothing before it is read any
+        more.
         """
         self.start = start
         self._checksums.forget_before(start)
@@ -268,8 +268,8 @@ class LogReader:
     ) -> tuple[list[bytes | memoryview], int, int]:
         """Return (parts, count, size) of the records in *wanted*, without damaged ones.
 
-        A record from disk counts only if it is the one that the queue meant: *queue_id* and
-        *field*, its topic_field, must be in it.
+        A record from disk counts only if it is the one that the queue refers to: it must have
+        *queue_id* and *field*, the topic_field.
         """
         parts: list[bytes | memoryview] = []
         count = size = i = 0
@@ -333,8 +333,8 @@ class LogReader:
             raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
 
     def _read_run(self, wanted: list[Wanted], i: int) -> tuple[int, Run]:
-        """Read wanted[i] and its near followers at once, by whole blocks if that pays. Return
-        (next i, the bytes).
+        """Read wanted[i] and the next records near it at once, by whole blocks if that is cheaper.
+        Return (next i, the bytes).
         """
         base = wanted[i][0]
         segment_end = base - base % self.segment_bytes + self.segment_bytes
@@ -391,7 +391,9 @@ class LogReader:
         return [entry for entry in wanted if entry not in bad]
 
     def report(self, offset: int, size: int) -> None:
-        """Count a damaged record, and log it, once; not what is known from the start."""
+        """Count a damaged record, and log it once; places known from the start are not logged
+        again.
+        """
         if offset not in self._known and self.damaged < _MAX_DAMAGED:
             self._known.add(offset)
             self.damaged += 1
@@ -403,8 +405,8 @@ class LogReader:
 
 
 def _near(wanted: list[Wanted], i: int, limit: int) -> tuple[int, int, int]:
-    """Find wanted[i] and what follows near by, up to *limit*. Return (one past the last, where
-    it ends in the log, their bytes).
+    """Find wanted[i] and the next records near it, up to *limit*. Return (one past the last, its
+    end in the log, their bytes).
     """
     if native is not None and (near := native.near(wanted, i, limit, _MAX_GAP)) is not None:
         return near
@@ -423,8 +425,8 @@ def _near(wanted: list[Wanted], i: int, limit: int) -> tuple[int, int, int]:
 
 
 def _end_inside(wanted: list[Wanted], i: int, chunk: Chunk) -> int:
-    """Return one past the last of wanted[i] and its followers that are in *chunk*. The first one
-    is.
+    """Return one past the last of wanted[i] and the next records that are in *chunk*. The first one
+    is in it.
     """
     start, end = chunk[0], chunk[0] + len(chunk[1])
     if native is not None and (inside := native.inside(wanted, i, start, end)) is not None:
@@ -436,7 +438,7 @@ def _end_inside(wanted: list[Wanted], i: int, chunk: Chunk) -> int:
 
 
 def _pick(wanted: list[Wanted], chunk: Chunk) -> tuple[list[memoryview], int]:
-    """Return views of these records, neighbours in one, and the sum of their sizes."""
+    """Return views of these records, one for each run of neighbours, and the sum of their sizes."""
     if native is not None and (picked := native.picked(wanted, *chunk)) is not None:
         return picked
     start, view = chunk[0], memoryview(chunk[1])

@@ -1,8 +1,8 @@
-"""Consume queues: for each (topic, queue id) the entries that say where its messages are in the
+"""Consume queues: for each (topic, queue id) the entries with the places of its messages in the
 commit log.
 
 They are derived: written late and in batches, never synced, checked by checksums at the start, and
-rebuilt from the log where those do not match. The newest entries stay in memory. Source:
+rebuilt from the log if those do not match. The newest entries stay in memory. Source:
 ConsumeQueue.java, 5.3.
 """
 
@@ -24,20 +24,22 @@ from ogive.store.types import QueueKey
 from ogive.wire.checksum import crc32
 
 ENTRY_HASH: Final = struct.Struct(">qi4xi")
-"""the same with the low 32 bits of the tags code, which is what filters compare"""
+"""the same with the low 32 bits of the tags code, which filters compare"""
 ENTRY_BYTES: Final = ENTRY.size
 FILLER_SIZE: Final = 2147483647
 FILLER: Final = ENTRY.pack(0, FILLER_SIZE, 0)
-"""stands for an offset that has no record"""
+"""the entry for an offset that has no record"""
 ReadEntry = Callable[[int], bytes]
-"""The entry at an index; nothing where its file is missing. May raise StoreError, Cold."""
+"""Function that returns the entry at an index; nothing if its file is missing. It may raise
+StoreError, Cold.
+"""
 _MAX_NAME_BYTES: Final = 255
 
 
 def names_a_directory(topic: str) -> bool:
-    """Return True if *topic* can name a directory of its own.
+    """Return True if *topic* can be the name of a directory.
 
-    A record may say anything: who sends may put one into a body, and a search behind damage may
+    A record may have any topic: a client may write one into a body, and a search behind damage may
     find it.
     """
     try:
@@ -74,9 +76,9 @@ class ConsumeQueue:
 
     Owner thread only; files are written through QueueWrite.
 
-    Entries have indexes. Here each stands for one offset, and its index is that offset; a
-    BatchQueue knows others. So whoever asks by an offset goes through index_of() and offset_at(),
-    unless it knows that the queue is an ordinary one.
+    Entries have indexes. In this class each entry is for one offset, and its index is that offset;
+    in a BatchQueue it is not. So callers with an offset must use index_of() and offset_at(), unless
+    they know that the queue is an ordinary one.
     """
 
     __slots__ = (
@@ -100,10 +102,10 @@ class ConsumeQueue:
     )
 
     layout: ClassVar[struct.Struct] = ENTRY
-    """of an entry; it begins with commit-log offset, record size and tags code"""
+    """format of an entry; it begins with commit-log offset, record size and tags code"""
     entry_bytes: ClassVar[int] = ENTRY_BYTES
     log_bytes: ClassVar[int] = 91
-    """what each offset takes of the log, at least"""
+    """the least number of bytes in the log for each offset"""
 
     def __init__(self, key: QueueKey, directory: Path, file_entries: int, first: int = 0) -> None:
         self.key, self.directory, self.file_entries = key, directory, file_entries
@@ -125,8 +127,8 @@ class ConsumeQueue:
         self._begin(first)
 
     def _begin(self, index: int) -> None:
-        """Give *index* to the first entry. The rest of its file before it says that these
-        offsets have no record.
+        """Give *index* to the first entry. The part of its file before it says that these offsets
+        have no record.
         """
         missing = index % self.file_entries
         self.tail += FILLER * missing
@@ -153,7 +155,7 @@ class ConsumeQueue:
 
     @property
     def own_indexes(self) -> tuple[int, int] | None:
-        """first_index and end, where they are not the offsets."""
+        """first_index and end, if they differ from the offsets"""
         return None
 
     def index_of(self, offset: int, read: ReadEntry) -> int:
@@ -169,7 +171,7 @@ class ConsumeQueue:
         self.min_offset = offset
 
     def record_at(self, index: int, raw: bytes) -> Wanted | None:
-        """Return the record that the entry *raw* means, or None."""
+        """Return the record of the entry *raw*, or None."""
         commitlog_offset, size, _ = ENTRY.unpack(raw)
         return None if size == FILLER_SIZE else (commitlog_offset, size, index)
 
@@ -204,19 +206,21 @@ class ConsumeQueue:
         return first + used
 
     def append(self, entry: bytes, count: int = 1) -> None:
-        """Add *entry*, which stands for the next *count* offsets."""
+        """Add *entry*, which is for the next *count* offsets."""
         self.tail += entry
         self.max_offset += count
 
     def pad(self, until: int) -> int:
-        """Give up the offsets before *until* that have no record; how many entries that takes."""
+        """Give up the offsets before *until* that have no record; return the number of entries for
+        them.
+        """
         missing = max(0, until - self.max_offset)
         self.tail += FILLER * missing
         self.max_offset += missing
         return missing
 
     def take_write(self) -> QueueWrite | None:
-        """Return entries that no file holds yet, and count them as handed to the writer."""
+        """Return entries that are in no file yet, and count them as handed to the writer."""
         end = self.end
         if self.handed == end:
             return None
@@ -233,9 +237,9 @@ class ConsumeQueue:
         return write
 
     def drop_files(self) -> list[Path]:
-        """Forget the files that hold nothing from min_offset on; what to remove.
+        """Forget the files without an entry from min_offset on; return the files to remove.
 
-        Never the newest, which tells where the queue goes on.
+        The newest file stays, because it says where the queue continues.
         """
         gone = []
         newest = max(0, self.end - 1) // self.file_entries
@@ -250,7 +254,9 @@ class ConsumeQueue:
         return gone
 
     def drop_written(self, most: int) -> int:
-        """Forget up to *most* of the oldest entries in memory that the files hold; how many."""
+        """Forget up to *most* of the oldest entries in memory that are in the files; return their
+        number.
+        """
         drop = min(most, self.written - self.tail_start)
         del self.tail[: drop * self.entry_bytes]
         self.tail_start += drop
@@ -258,7 +264,7 @@ class ConsumeQueue:
 
     def in_memory(self, index: int, count: int) -> bytes | None:
         """Return entries index .. index + count, fewer at the end, or None if the files must be
-        asked.
+        read.
         """
         if index < self.tail_start:
             return None
@@ -270,8 +276,8 @@ class ConsumeQueue:
 def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> bytes:
     """Read entries of one file from *index* on, at most *count*.
 
-    Raises FileNotFoundError, OSError and Cold. A file that ends before the entries was cut since
-    the start: to skip what it held would lose messages that the log has.
+    Raises FileNotFoundError, OSError and Cold. A file that ends before the entries was truncated
+    since the start: skipping them would lose messages that the log has.
     """
     at, size = index % queue.file_entries, queue.entry_bytes
     path = segment_path(queue.directory, (index - at) * size)
@@ -285,8 +291,8 @@ def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> byt
 class QueueFiles:
     """Files of all consume queues, changed through a bounded number of handles.
 
-    *keep*: a file that is begun keeps what an older one of its name holds behind the entries that
-    are written, until leave_only().
+    *keep*: a new file keeps the entries that an older file of that name has behind the written
+    ones, until leave_only().
     """
 
     def __init__(self, fs: Fs, max_open: int, *, keep: bool = False) -> None:
@@ -314,8 +320,8 @@ class QueueFiles:
                     self._fs.pwrite(handle, piece, at * size)
 
     def _begin_anew(self, handle: int, written: int, size: int) -> None:
-        """Replace a block of the older file that cannot be read, and so cannot be written in
-        part, by what was written now.
+        """Replace a block of the older file that cannot be read, and so cannot be written in part,
+        by the bytes that were written now.
         """
         data = self._fs.pread(handle, written, 0)
         self._fs.truncate(handle, 0)
@@ -323,7 +329,7 @@ class QueueFiles:
         self._fs.pwrite(handle, data, 0)
 
     def cut(self, queue: ConsumeQueue) -> None:
-        """Make sure that the last file holds zeros behind the written entries."""
+        """Write zeros behind the entries of the last file, if necessary."""
         at, size = queue.written % queue.file_entries, queue.entry_bytes
         if at == 0:
             return
@@ -333,7 +339,7 @@ class QueueFiles:
             self._fs.truncate(handle, queue.file_entries * size)
 
     def leave_only(self, queue: ConsumeQueue, names: Iterable[str]) -> None:
-        """Remove the files *names* except those that hold entries of *queue*; write zeros behind
+        """Remove the files *names*, except those with entries of *queue*; write zeros behind
         them.
         """
         size = queue.file_entries * queue.entry_bytes

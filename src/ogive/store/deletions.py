@@ -1,6 +1,6 @@
-"""Make and delete topics, and remove the files of deleted ones.
+"""Create and delete topics, and remove the files of deleted ones.
 
-A deletion is safe against a crash once a checkpoint says it, see checkpoint.DeletionTable.
+A deletion is safe against a crash once a checkpoint has it, see checkpoint.DeletionTable.
 """
 
 import functools
@@ -53,8 +53,8 @@ class StoredTopics:
         return topic in self._kinds.batched and self.has(topic)
 
     def check(self, topic: str, *, batches: bool) -> None:
-        """Raise InvalidOption where make() would lose messages: they came after a topic of the
-        other kind was deleted, or its table was lost.
+        """Raise InvalidOption if make() would lose messages: messages that were stored after a
+        topic of the other kind was deleted, or its table was lost.
         """
         if batches == (topic in self._kinds.batched):
             return
@@ -74,10 +74,10 @@ class StoredTopics:
             )
 
     def make(self, topic: str, *, batches: bool) -> None:
-        """Make a new topic, before anything is put to it.
+        """Create a new topic, before anything is put into it.
 
         *batches*: its batches are kept whole, each as one record with the flag INNER_BATCH. Queues
-        of that name that were made otherwise are forgotten, see check().
+        of that name and of the other kind are forgotten, see check().
         """
         if batches == (topic in self._kinds.batched):
             return
@@ -88,7 +88,8 @@ class StoredTopics:
     def delete(self, topic: str) -> None:
         """Forget every queue of *topic*.
 
-        Its records stay in the log, unseen; after a crash too once is_deletion_saved() is true.
+        Its records stay in the log, but are not visible; once is_deletion_saved() is true, this
+        also holds after a crash.
         """
         self._kinds.batched.discard(topic)
         directories = [queue.directory for queue in self._appender.forget_topic(topic)]
@@ -132,7 +133,7 @@ class StoredTopics:
         self._flushes.flush()
 
     def remove_rest(self) -> None:
-        """Remove all that is left, after the writer has ended."""
+        """Remove all paths that are left, after the writer has ended."""
         for _ in itertools.chain.from_iterable(self._removals):
             pass
 
@@ -141,13 +142,13 @@ class StoredTopics:
         return topic in self._deleted
 
     def deleted_before(self, topic: str) -> int:
-        """Return the commit-log offset before which records of *topic* are gone."""
+        """Return the commit-log offset before which records of *topic* are deleted."""
         return self._deleted.get(topic, 0)
 
     def is_deletion_saved(self, topic: str) -> bool:
-        """Return True if *topic* was not deleted, or a checkpoint on the disk says so.
+        """Return True if *topic* was not deleted, or a checkpoint on the disk has the deletion.
 
-        Raises StoreFull where there is no room for one.
+        Raises StoreFull if the disk has no space for a checkpoint.
         """
         position = self._deleted.get(topic)
         if position is None or self._derived.saved_deletions.get(topic) == position:
@@ -157,8 +158,8 @@ class StoredTopics:
         return False
 
     def forget_before(self, commitlog_start: int) -> None:
-        """Drop deletions that are older than *commitlog_start*, where the log begins: no record
-        of them is left.
+        """Drop deletions that are older than *commitlog_start*, the beginning of the log: none of
+        their records is left.
         """
         for topic in [topic for topic, at in self._deleted.items() if at <= commitlog_start]:
             del self._deleted[topic]

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Entries and keys for the files, and what to write down once they are there.
+    """Entries and keys for the files, and the position to record after they are written.
 
-    Carrying it out twice does no harm.
+    Writing them twice does no harm.
     """
 
     writes: tuple[tuple[ConsumeQueue, QueueWrite], ...]
@@ -43,10 +43,10 @@ class Flush:
 
 
 class FlushPolicy:
-    """Rule for when derived files and checkpoints are written. Owner thread only.
+    """Rule for the times at which derived files and checkpoints are written. Owner thread only.
 
-    One flush at a time is on its way to the writer. One that met a full disk is refused, and waits
-    to be tried again.
+    At most one flush is handed to the writer. One that met a full disk is refused, and waits for
+    another try.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class FlushPolicy:
         self.is_held = False
 
     def add(self, touched: Iterable[ConsumeQueue]) -> None:
-        """Note that *touched* got entries; begin a flush if it is due."""
+        """Record that *touched* got entries; begin a flush if it is due."""
         self._dirty.update(dict.fromkeys(touched))
         if self._log.end - self._flushed_at >= self._config.flush_bytes:
             self.flush()
 
     def flush(self, *, checkpoint: bool = False) -> None:
-        """Have the writer bring the files up to date, and write a checkpoint if one is due.
+        """Let the writer bring the files up to date, and write a checkpoint if one is due.
 
-        A flush that is on its way, or held, is waited for.
+        If another flush is in progress, or held, this waits for it.
         """
         self._index.build()
         self._checkpoint_wanted |= (
@@ -112,7 +112,7 @@ class FlushPolicy:
             self._current = Flush(kept, self._current.keys, self._current.checkpoint)
 
     def write_last(self) -> None:
-        """Write all the rest and a checkpoint, after the writer has ended. Raises OSError."""
+        """Write everything else and a checkpoint, after the writer has ended. Raises OSError."""
         # met a full disk
         if self._current is not None:
             self._derived.write(self._current)
@@ -128,7 +128,7 @@ class FlushPolicy:
     def _job(self, flush: Flush) -> None:
         """Write and sync a flush, on the writer thread.
 
-        A full disk leaves *flush* for another try. After a failed sync there is none, because it
+        A full disk keeps *flush* for another try. After a failed sync there is none, because it
         could succeed without the bytes on the disk.
         """
         if self._link.work.has_failed:
@@ -153,7 +153,7 @@ class FlushPolicy:
         self._link.full.refuse(StoreFull(f"no room for consume queues: {reason(cause)}"))
 
     def _end(self) -> None:
-        """Drop the oldest of what the files of the current flush hold from memory."""
+        """Drop from memory the oldest entries that are in the files of the current flush."""
         if self._current is not None:
             for queue, write in self._current.writes:
                 queue.written = max(queue.written, write.end)
@@ -164,7 +164,7 @@ class FlushPolicy:
         self._current = None
 
     def _collect(self) -> Flush:
-        """Collect everything that no file holds."""
+        """Collect everything that is in no file yet."""
         queues, position = self._appender.queues, self._log.end
         alive = [queue for queue in self._dirty if queues.get(queue.key) is queue]
         writes = tuple(
@@ -244,8 +244,7 @@ class DerivedFiles:
         """Remove the directories of a deleted topic's queues, and then that of the topic if it is
         empty.
 
-        Each step of the iteration removes one path, so that other jobs may come between two of
-        them.
+        Each step of the iteration removes one path, so that other jobs may run between two of them.
         """
         every = set(directories)
         for path in [path for path in self._left if path.parent in every]:
@@ -269,7 +268,7 @@ class DerivedFiles:
             log.warning("could not remove the files of a deleted topic: %s", exc)
 
     def note_removal(self, until: int, noted: threading.Event) -> None:
-        """Write down that the log goes up to *until*, then set *noted*."""
+        """Record that the log goes up to *until*, then set *noted*."""
         try:
             checkpoints.note_removal(self._fs, self._root, until)
         except OSError as exc:
@@ -298,8 +297,8 @@ class DerivedFiles:
         self.remove_left()
 
     def remove_left(self) -> None:
-        """Remove everything that is left to remove, in order. If a file stays, those behind it
-        stay too, so that the log gets no gap.
+        """Remove everything that is left to remove, in order. If a file stays, those after it stay
+        too, so that the log gets no gap.
         """
         try:
             _each(self._left, self._queues.unlink)
@@ -315,7 +314,7 @@ class DerivedFiles:
 
 
 def _each(paths: dict[Path, None], do: Callable[[Path], None]) -> None:
-    """Take out of *paths* what is done, or is not there any more."""
+    """Remove from *paths* those that are done, or do not exist any more."""
     for path in list(paths):
         with contextlib.suppress(FileNotFoundError):
             do(path)

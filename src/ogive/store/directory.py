@@ -15,7 +15,7 @@ start (DefaultMessageStore.start, 5.5).
 
 
 def lock_directory(fs: Fs, root: Path) -> int:
-    """Make *root* where it is missing, and lock it; returns the handle to close.
+    """Create *root* if it does not exist, and lock it; return the handle to close.
 
     Raises StoreLocked, StoreUnusable.
     """
@@ -29,8 +29,8 @@ def lock_directory(fs: Fs, root: Path) -> int:
 
 
 def mark_ours(fs: Fs, handle: int) -> None:
-    """Note in the lock that we have the directory, once recovery has taken in what others may have
-    written. Raises OSError.
+    """Record in the lock that we own the directory, after recovery has read what other brokers may
+    have written. Raises OSError.
     """
     # what cannot be read cannot be written in part
     fs.truncate(handle, 0)
@@ -39,7 +39,9 @@ def mark_ours(fs: Fs, handle: int) -> None:
 
 
 def was_ours(fs: Fs, root: Path) -> bool:
-    """Return True if nobody else has written to the directory since we had it. Raises OSError."""
+    """Return True if no other broker has written to the directory since we owned it. Raises
+    OSError.
+    """
     return read_file(fs, root / _NAME) == _OURS
 
 

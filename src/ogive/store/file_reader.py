@@ -1,4 +1,4 @@
-"""Read files without waiting for the disk: what is in the page cache is returned at once, anything
+"""Read files without waiting for the disk: data in the page cache is returned at once, anything
 else raises Cold.
 """
 
@@ -19,7 +19,7 @@ MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 
 
 class Place(NamedTuple):
-    """Bytes of a file. *unreadable* takes note of what cannot be read, where that is no error."""
+    """Bytes of a file. *unreadable* records unreadable blocks, if they are not an error."""
 
     path: Path
     offset: int
@@ -28,9 +28,9 @@ class Place(NamedTuple):
 
 
 class Cold(Exception):
-    """Exception for bytes that only the disk has.
+    """Exception for bytes that must be read from the disk.
 
-    The caller has bring_in() run on another thread, and tries again.
+    The caller runs bring_in() on another thread, and tries again.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Cold(Exception):
 class Disk:
     """Open files for reading.
 
-    *waits*: whether read() may wait for the disk; else it raises Cold, unless it *must_wait* in any
+    *waits*: read() may wait for the disk; otherwise it raises Cold, unless it *must_wait* in any
     case.
     """
 
@@ -84,8 +84,8 @@ class Disk:
         return data
 
     def read_log(self, path: Path, size: int, offset: int) -> bytes:
-        """Read the commit log as read() does, with zeros, in which there is no record, for what
-        the disk cannot read.
+        """Read the commit log as read() does, with zeros, which are never a record, for unreadable
+        blocks.
         """
         handle = self._handles.get(path)
         if self.waits or self.must_wait:
@@ -100,7 +100,9 @@ class Disk:
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Raise Cold inside for a read that would have to wait for the disk, see bring_in()."""
+        """Raise Cold in the block for a read that would have to wait for the disk, see
+        bring_in().
+        """
         before, self.waits = self.waits, False
         try:
             yield
@@ -109,8 +111,8 @@ class Disk:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let reads inside wait for the disk, even within without_waiting(): for bytes that were
-        evicted before they could be read.
+        """Let reads in the block wait for the disk, even within without_waiting(): for bytes that
+        were evicted before they could be read.
         """
         self.must_wait = True
         try:
@@ -119,8 +121,8 @@ class Disk:
             self.must_wait = False
 
     def keep(self, place: Place, data: bytes) -> None:
-        """Keep what bring_in() read: reads find it until keep_nothing(), also where the system's
-        memory is too short. Up to a limit.
+        """Keep the data that bring_in() read: reads find it until keep_nothing(), even if the
+        system is short of memory. There is a limit.
         """
         if (
             self._kept_bytes + len(data) <= MAX_KEPT_BYTES
@@ -144,7 +146,7 @@ class Disk:
     def forget_under(self, directories: Collection[Path]) -> None:
         """Close all files in *directories*, which are about to be removed.
 
-        A file that is made there later is another one: an open handle would show the old one.
+        A file that is created there later is another one: an open handle would read the old one.
         """
         self.keep_nothing()
         self._handles.forget_under(directories)
@@ -156,8 +158,8 @@ class Disk:
 def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
     """Return the results of many reads.
 
-    Where some need the disk, raises one Cold for all of them, with the rest in its *others*: one
-    Cold each would begin all reads again as often as there are queues.
+    If some need the disk, raise one Cold for all of them, with the others in its *others*: with one
+    Cold each, all reads would begin again as often as there are queues.
     """
     found: list[T] = []
     missing: list[Cold] = []
@@ -173,7 +175,7 @@ def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
 
 
 def in_memory(read: Callable[[], T]) -> Generator[Cold, None, T]:
-    """Return what *read* returns, once everything that it needs has been brought in."""
+    """Return the result of *read*, after everything that it needs was brought in."""
     while True:
         try:
             return read()
@@ -194,7 +196,7 @@ def all_of(missing: Sequence[Cold]) -> Cold | None:
 def bring_in(fs: Fs, place: Place) -> bytes:
     """Read it into the page cache, on any thread.
 
-    Raises OSError, but not for a missing file: the next try will find that out.
+    Raises OSError, but not for a missing file: the next try will notice that.
     """
     try:
         handle = fs.open(place.path)
@@ -215,6 +217,6 @@ def bring_in(fs: Fs, place: Place) -> bytes:
 def _lost(path: Path) -> OSError:
     """Return the error for bytes of a derived file that cannot be read.
 
-    The log has them, too: to pass over them would lose messages.
+    The log has their messages: skipping them would lose messages.
     """
     return OSError(errno.EIO, f"{os.strerror(errno.EIO)}, the next start makes it again", str(path))

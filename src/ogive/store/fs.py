@@ -18,11 +18,11 @@ from typing import Final, Protocol
 Data = bytes | bytearray | memoryview
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
-"""Errors that say "not now" and lose nothing; any other error of a write or sync is final.
+"""Errors that are temporary and lose nothing; any other error of a write or sync is final.
 
-Files that may not grow any further (RLIMIT_FSIZE) belong here, as those on a full disk do, and
-files that cannot be opened because too many are: clients hold most of them, and must not end the
-store by connecting.
+They include errors of files that may not grow (RLIMIT_FSIZE), like those of a full disk, and of
+files that cannot be opened because too many are: clients use most descriptors, and must not be able
+to stop the store by connecting.
 """
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
@@ -62,18 +62,18 @@ class Fs(Protocol):
     """File calls. Handles are small integers. Every failure is an OSError."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """Read and write; *create* makes a missing file (empty), whose name lasts only after
-        fsync_dir.
+        """Open for reading and writing; *create* creates a missing file (empty), whose name is
+        durable only after fsync_dir.
         """
 
     def close(self, handle: int) -> None: ...
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        """Read as many bytes as there are, at most *size*."""
+        """Read at most *size* bytes, fewer at the end."""
 
     def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
-        """Read what is in the operating system's memory, or return None if the disk would have to
-        be waited for. For one thread only.
+        """Read data in the operating system's memory, or return None if this would have to wait for
+        the disk. For one thread only.
 
         It is pread() if the system cannot tell, as on some file systems and outside Linux.
         """
@@ -82,20 +82,20 @@ class Fs(Protocol):
         """Write all of *data*. Raises OSError with an unknown part of it written."""
 
     def reserve(self, handle: int, size: int, offset: int) -> None:
-        """Take room on the disk for bytes that were never written: they read as zeros, and no write
-        to them meets a full disk.
+        """Allocate space on the disk for bytes that were never written: they read as zeros, and no
+        write to them meets a full disk.
         """
 
     def fdatasync(self, handle: int) -> None:
         """Put the file's bytes and size on stable storage."""
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cut, or extend by a hole that reads as zeros."""
+        """Truncate the file, or extend it by a hole that reads as zeros."""
 
     def clear(self, handle: int, offset: int) -> None:
         """Fill the file with zeros from *offset* on.
 
-        The size stays, whatever ends the process meanwhile.
+        The size stays the same, even if the process ends meanwhile.
         """
 
     def size(self, handle: int) -> int: ...
@@ -104,10 +104,10 @@ class Fs(Protocol):
         """Return sorted names; none for a directory that does not exist."""
 
     def make_dirs(self, directory: Path) -> Sequence[Path]:
-        """Make *directory*, with its parents, where they are missing. Return what was made.
+        """Create *directory*, with its parents, if they are missing. Return the created ones.
 
-        The names last only after fsync_dir of their parents. Raises OSError, also if nothing can be
-        made in *directory*.
+        The names are durable only after fsync_dir of their parents. Raises OSError, also if nothing
+        can be created in *directory*.
         """
 
     def rename(self, source: Path, target: Path) -> None:
@@ -119,25 +119,25 @@ class Fs(Protocol):
         """Remove an empty directory. Raises OSError for one that is not."""
 
     def fsync_dir(self, directory: Path) -> None:
-        """Make names last that were made, renamed and removed in *directory*."""
+        """Make names durable that were created, renamed and removed in *directory*."""
 
     def lock(self, path: Path) -> int:
-        """Handle that holds the file exclusively until it is closed or the process ends.
+        """Return a handle that holds the file exclusively until it is closed or the process ends.
 
-        Raises BlockingIOError when another holds it.
+        Raises BlockingIOError if another handle holds it.
         """
 
     def boot_id(self) -> str:
-        """Name this run of the machine, or return an empty text if it is unknown.
+        """Return an id of this run of the machine, or an empty text if it is unknown.
 
-        While it is the same, nothing was lost that was written and not synced.
+        While it is the same, no data was lost that was written and not synced.
         """
 
 
 class OsFs:
     """The operating system's files.
 
-    What is made here is for the broker's user alone: bodies of messages are nobody else's business.
+    New files are for the broker's user only, because they have the bodies of messages.
     """
 
     _knows_what_waits = hasattr(os, "RWF_NOWAIT")
@@ -287,9 +287,7 @@ class OsFs:
 
 
 class ReadOnlyFs(OsFs):
-    """Files that are only read: whatever would change one is refused with the error of a read-only
-    file system.
-    """
+    """Read-only files: every change is refused with the error of a read-only file system."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -324,7 +322,7 @@ class ReadOnlyFs(OsFs):
         raise _read_only()
 
     def lock(self, path: Path) -> int:
-        """Return -1 if there is no such file, and so nobody who holds it."""
+        """Return -1 if there is no such file, and so no holder of it."""
         try:
             handle = self.open(path)
         except FileNotFoundError:
@@ -350,7 +348,7 @@ _LOCK: Final = struct.Struct("hhqqi4x")
 def _first_byte_is_locked(handle: int) -> bool:
     """Return True if a Java process holds the lock.
 
-    Asked without taking it, for which the file would have to be open for writing.
+    This only reads the lock: to take it, the file would have to be open for writing.
     """
     get_lock = getattr(fcntl, "F_OFD_GETLK", None)
     if get_lock is None:
@@ -376,7 +374,7 @@ def _data_from(handle: int, offset: int, size: int) -> int:
 
 
 def _lock_first_byte(handle: int) -> None:
-    """Take the lock that a Java process takes and looks at; flock() is invisible to it.
+    """Take the lock that a Java process takes and checks; flock() is invisible to it.
 
     It is an open-file-description lock: an ordinary record lock would vanish as soon as this
     process closes any other handle of the file.

@@ -2,10 +2,10 @@
 checked.
 
 A file is a header, a table of hash slots, each the newest item of a chain, and items in the order
-in which they came. Source: IndexFile.java, 5.3.
+of their messages. Source: IndexFile.java, 5.3.
 
 Differs from Java: a file is named by the store time of its first message in UTC, not by the wall
-clock, so that it is made again byte for byte.
+clock, so that it can be rebuilt byte for byte.
 """
 
 import struct
@@ -60,9 +60,9 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(file_bytes: int) -> Sizes | None:
-    """Return the sizes of a file that Apache's broker or ours made with four items to a slot.
+    """Return the sizes of a file that Apache's broker or ours created with four items to a slot.
 
-    None if its length does not say.
+    Return None if its length does not fit.
     """
     slots, rest = divmod(file_bytes - HEADER.size, 4 + ITEM.size * _SLOTS_PER_FILE_RATIO)
     return Sizes(slots, slots * _SLOTS_PER_FILE_RATIO) if slots > 0 and rest == 0 else None
@@ -97,7 +97,7 @@ class IndexState:
 
 @dataclass(frozen=True, slots=True)
 class IndexWrite:
-    """*data* at byte *at* of a file that has *size* bytes."""
+    """*data* at byte *at* of a file of *size* bytes."""
 
     path: Path
     size: int
@@ -108,8 +108,8 @@ class IndexWrite:
 class IndexFile:
     """File of the key index.
 
-    *slots* are in memory while it grows, and until they have been written; then only the disk has
-    them.
+    *slots* are in memory while the file grows, and until they have been written; then only the disk
+    has them.
     """
 
     __slots__ = (
@@ -156,8 +156,8 @@ class IndexFile:
         return self.room <= 0
 
     def add(self, hashes: Sequence[int], places: Sequence[tuple[int, int]]) -> None:
-        """Add at most ADD_AT items, and no more than there is room for. *places* are (commit-log
-        offset, store timestamp).
+        """Add at most ADD_AT items, and no more than fit. *places* are (commit-log offset, store
+        timestamp).
         """
         slots, count = self.slots, self.sizes.slots
         assert slots is not None
@@ -204,7 +204,7 @@ class IndexFile:
         return True
 
     def take_items(self) -> IndexWrite | None:
-        """Return items that no file holds yet, and count them as handed to the writer."""
+        """Return items that are in no file yet, and count them as handed to the writer."""
         if self.handed == self.next_item:
             return None
         data = bytes(self.tail[(self.handed - self.tail_start) * ITEM.size :])
@@ -232,7 +232,7 @@ class IndexFile:
         return IndexWrite(self.path, self.sizes.file_bytes, 0, data)
 
     def state(self) -> IndexState:
-        """Return the state at a checkpoint, when everything was handed over."""
+        """Return the state at a checkpoint, after everything was handed over."""
         return IndexState(
             self.name,
             *self.sizes,
@@ -267,7 +267,7 @@ def read_item(
 
 
 def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, None, bytes]:
-    """Read a file. Return nothing if it is gone: retention was faster."""
+    """Read a file. Return nothing if it does not exist any more: retention was faster."""
     for _ in range(_TRIES):
         try:
             return disk.read(file.path, size, at)
@@ -289,8 +289,8 @@ def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, No
 
 
 def file_name(stored_ms: int) -> str:
-    """Return yyyyMMddHHmmssSSS in UTC, of the nearest possible time for the time of a damaged
-    record.
+    """Return yyyyMMddHHmmssSSS in UTC; for the time of a damaged record, the nearest possible
+    time.
     """
     stored_ms = min(max(0, stored_ms), _LAST_MS)
     at = datetime.fromtimestamp(stored_ms // 1000, UTC)
@@ -322,9 +322,9 @@ class IndexFiles:
 
 
 def restored(fs: Fs, directory: Path, states: Sequence[IndexState]) -> list[IndexFile]:
-    """Return the files whose bytes are those of the checkpoint, up to the first whose are not.
+    """Return the files whose bytes match the checkpoint, up to the first that does not.
 
-    That one and those after it must be made again.
+    That one and those after it must be rebuilt.
     """
     found: list[IndexFile] = []
     for state in states:
@@ -354,7 +354,7 @@ def restored(fs: Fs, directory: Path, states: Sequence[IndexState]) -> list[Inde
 
 
 def _checked(fs: Fs, path: Path, sizes: Sizes, state: IndexState) -> bytes | None:
-    """Return header and slots if the whole file is as *state* says."""
+    """Return header and slots if the whole file matches *state*."""
     try:
         handle = fs.open(path)
     except FileNotFoundError:

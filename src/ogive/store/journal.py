@@ -1,14 +1,14 @@
-"""An append-only file beside the log, for changes that must be safe before they count.
+"""An append-only file beside the log, for changes that must be durable before they apply.
 
 Behaviour
 - A line is a checksum and text. Damaged lines are left out when the file is read.
-- Lines go to the writer thread in groups, one group at a time, in the order of the calls.
+- Lines are handed to the writer thread in groups, one group at a time, in the order of the calls.
 - flush=sync: *done* is called after the sync. flush=async: after the write; the sync follows that
   of the log.
-- A group that meets a full disk is refused together with everything that waits behind it, so that
-  the caller can take it back. Any other error fails the store.
-- The journal is a row of files. ``roll`` begins the next one; ``drop_old`` removes those before it,
-  once the caller has appended again what it still needs of them.
+- A group that meets a full disk is refused together with all later lines, so that the caller can
+  undo them. Any other error fails the store.
+- The journal is a sequence of files. ``roll`` begins the next one; ``drop_old`` removes those
+  before it, after the caller has appended again the lines that it still needs.
 """
 
 import logging
@@ -25,7 +25,7 @@ from ogive.wire.checksum import crc32
 log = logging.getLogger(__name__)
 
 Done = Callable[[StoreError | None], None]
-"""Called once on the owner thread: None, or why nothing was written."""
+"""Called once on the owner thread: with None, or with the reason why nothing was written."""
 
 MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
 # of one write
@@ -61,7 +61,7 @@ def _framed(text: bytes) -> bytes:
 
 
 class Journal:
-    """The journal in one folder. Owner thread only, but for methods that say otherwise."""
+    """The journal in one folder. Owner thread only, except for methods that say otherwise."""
 
     def __init__(self, fs: Fs, folder: Path, work: CommitWriter, link: WriterLink) -> None:
         self._fs, self._folder, self._work, self._link = fs, folder, work, link
@@ -79,7 +79,7 @@ class Journal:
         self.size = 0
 
     def begin(self, lines: Iterable[bytes]) -> None:
-        """Replace everything in the folder by *lines*, for good. Blocking. Raises OSError."""
+        """Replace everything in the folder by *lines*, durably. Blocking. Raises OSError."""
         make_lasting_dirs(self._fs, self._folder)
         old = _files(self._fs, self._folder)
         data = b"".join(map(_framed, lines))
@@ -99,7 +99,7 @@ class Journal:
     def append(self, lines: Iterable[bytes], done: Done) -> None:
         """Write *lines*, all or none, and then call *done*.
 
-        Raises StoreBusy, and the error after which nothing more is written.
+        Raises StoreBusy, and the error that ended all writing.
         """
         self._link.check_running()
         if self._waiting_bytes > MAX_WAITING_BYTES:
@@ -112,7 +112,9 @@ class Journal:
             self._soon(self.submit)
 
     def submit(self) -> None:
-        """Hand what waits to the writer, unless a group is on its way: then it follows."""
+        """Hand the waiting lines to the writer, unless a group is in progress: then they follow
+        it.
+        """
         self._is_due = False
         if self._in_flight or not self._waiting:
             return
@@ -130,12 +132,14 @@ class Journal:
         return not self._waiting
 
     def roll(self) -> None:
-        """Begin a new file behind what was handed over. What waits goes to the new one."""
+        """Begin a new file after the lines that were handed over. Waiting lines go to the new
+        one.
+        """
         self.size = 0
         self._link.post(self._roll)
 
     def drop_old(self) -> None:
-        """Remove the files before the current one. Everything appended must be written."""
+        """Remove the files before the current one. All appended lines must be written."""
         self._link.post(self._drop_old)
 
     def close(self) -> None:
@@ -172,7 +176,7 @@ class Journal:
         self._link.call_owner(lambda: self._written(error))
 
     def _refused(self, exc: OSError) -> StoreError | None:
-        """Take back half a write that met a full disk; anything else is final."""
+        """Undo half a write that met a full disk; any other error is final."""
         if exc.errno in NO_SPACE:
             try:
                 self._fs.truncate(self._handle, self._end)

@@ -3,21 +3,21 @@
 Source: IndexService.java, 5.3.
 
 Behaviour
-- Derived, like consume queues: built in memory by the owner from groups that are durable, written
-  behind by the writer thread. Slots and header of a file are written with each checkpoint, so that
-  what the disk holds is whole up to that point.
-- Items are hashes. Whoever looks up a key compares the text: MessageStore.find_key() does, Java
+- Derived, like consume queues: built in memory by the owner from durable groups, and written later
+  by the writer thread. Slots and header of a file are written with each checkpoint, so that the
+  file on disk is complete up to that point.
+- Items are hashes. Callers that look up a key compare the text: MessageStore.find_key() does, Java
   leaves it to the client.
 
 Differs from Java
-- Queries go through a generator that stops for the disk and for others (see find).
+- Queries run in a generator that pauses for the disk and for other work (see find).
 
 Java's String.hashCode of many keys at once.
 
-The polynomial is folded for a whole batch in a few operations on one long integer: neighbouring
-lanes of 8, 16, 32 and 64 bits become one of twice the width. Key by key it would be the costliest
-step of a send. A Java client's unique key has 32 characters where its host has an IPv4 address, and
-56 where it has only an IPv6 one.
+The polynomial is computed for a whole batch in a few operations on one long integer: neighbouring
+lanes of 8, 16, 32 and 64 bits become one of twice the width. Key by key it would be the most
+expensive step of a send. A Java client's unique key has 32 characters if its host has an IPv4
+address, and 56 if it has only an IPv6 one.
 """
 
 import functools
@@ -68,8 +68,8 @@ _quarters: Final = struct.Struct(">12xI12xI12xI12xI").iter_unpack
 
 
 def java_hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
-    """Return for each key the hash of its prefix (a hash, see java_prefix) with the key behind
-    it, from 0 to 2**32 - 1.
+    """Return for each key the hash of its prefix (a hash, see java_prefix) followed by the key,
+    from 0 to 2**32 - 1.
     """
     longest = max(map(len, keys), default=0)
     plain = (
@@ -94,7 +94,7 @@ def java_hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
 
 
 def java_prefix(text: bytes) -> int:
-    """Return the hash of what is before the keys, as java_hashes() takes it."""
+    """Return the hash of the text before the keys, for java_hashes()."""
     return java_hash(text.decode("utf-8", "replace")) & _MASK
 
 
@@ -133,7 +133,7 @@ def _keys_of(
 
 
 def pack_keys(records: Iterable[Keyed]) -> bytes:
-    """Return the hashed keys of *records* as PackedKeys has them."""
+    """Return the hashed keys of *records* in the form of PackedKeys."""
     packed = bytearray()
     for prefixes, keys, places in _keys_of(records):
         hashes = map(as_index_hash, java_hashes(prefixes, keys))
@@ -206,14 +206,14 @@ class KeyIndex:
         self._full: list[IndexWrite] = []
 
     def add(self, keyed: Iterable[Keyed | PackedKeys]) -> None:
-        """Add records that are durable, in their order."""
+        """Add durable records, in their order."""
         self.pending += keyed
         # the last of them is a batch, perhaps with thousands of keys
         if len(self.pending) >= _BUILD_AT or (self.pending and len(self.pending[-1]) == 2):
             self.build()
 
     def build(self) -> None:
-        """Put what waits into the files."""
+        """Put the waiting records into the files."""
         pending = self.pending
         for at in range(0, len(pending), _PIECE):
             piece = pending[at : at + _PIECE]
@@ -232,7 +232,7 @@ class KeyIndex:
         return bool(self.files) and self.files[-1].add_records(piece)
 
     def _add(self, piece: Sequence[Keyed | PackedKeys]) -> None:
-        """Add what the compiled part leaves to its twin."""
+        """Add the records that the compiled part does not handle."""
         for is_packed, run in itertools.groupby(piece, lambda one: len(one) == 2):
             if is_packed:
                 for packed, stored_ms in cast(Iterable[PackedKeys], run):
@@ -250,7 +250,7 @@ class KeyIndex:
             at = end
 
     def _put_packed(self, packed: bytes, stored_ms: int) -> None:
-        """Add the keys of a batch, those for which a file has room by the compiled part."""
+        """Add the keys of a batch; those for which a file has room by the compiled part."""
         at = 0
         while at < len(packed):
             file = self._file_with_room(stored_ms)
@@ -283,14 +283,14 @@ class KeyIndex:
 
     @property
     def has_full(self) -> bool:
-        """Return True if a file was completed since collect(): a checkpoint saves a start after a
-        crash from making it again.
+        """Return True if a file was completed since collect(): a checkpoint then saves a start
+        after a crash from rebuilding it.
         """
         return bool(self._full)
 
     def collect(self, *, checkpoint: bool) -> tuple[IndexWrite, ...]:
-        """Return what no file holds yet; with a checkpoint also slots and header of the newest
-        file, so that the disk is whole.
+        """Return everything that is in no file yet; with a checkpoint also slots and header of the
+        newest file, so that the file on disk is complete.
         """
         self.build()
         writes, self._full = self._full, []
@@ -304,7 +304,7 @@ class KeyIndex:
         return tuple(writes)
 
     def written(self, writes: Iterable[IndexWrite]) -> None:
-        """Drop what *writes*, which are in the files, hold in memory."""
+        """Drop from memory the parts of *writes*, which are in the files."""
         by_path = {file.path: file for file in self.files}
         for write in writes:
             file = by_path.get(write.path)
@@ -323,9 +323,9 @@ class KeyIndex:
         return tuple([file.state() for file in self.files])
 
     def expire(self, commitlog_start: int) -> list[Path]:
-        """Forget the files that speak of nothing from *commitlog_start* on; what to remove.
+        """Forget the files without an item from *commitlog_start* on; return the files to remove.
 
-        Never the newest.
+        The newest file stays.
         """
         gone = []
         while (
@@ -342,8 +342,8 @@ class KeyIndex:
         """Yield commit-log offsets of records that may have *key*, the newest first, in that time
         (whole seconds).
 
-        Yields None now and then, so that the caller may let others run, and Cold if the disk must
-        be waited for: read it, then go on.
+        Yields None now and then, so that the caller may let other work run, and Cold if it needs
+        the disk: bring it in, then continue.
         """
         self.build()
         key_hash = as_index_hash(
@@ -391,5 +391,5 @@ def _value(properties: bytes, name: bytes) -> bytes | None:
 
 
 def as_index_hash(java_hash: int) -> int:
-    """Return the absolute value as Java takes it from 32 bits, or 0 if there is none."""
+    """Return the absolute value of 32 bits as Java computes it, or 0 if there is none."""
     return -java_hash & 0x7FFFFFFF if java_hash & 0x80000000 else java_hash

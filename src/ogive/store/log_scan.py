@@ -1,8 +1,7 @@
-"""Read a whole log, at a start or slowly in the background.
+"""Read a whole log: every valid record, the end of the log, and the damage in between.
 
-Reading a whole log: every valid record, where the log ends, and what is damaged in between.
-
-Re-reads the log slowly, to find damage before a record is needed.
+A start reads it at once; in the background it is read slowly, to find damage before a record is
+needed.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -36,7 +35,7 @@ _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 MAX_PLACES: Final = 10_000
 
 Scanned = tuple[int, Record, bytes, int]
-"""commit-log offset, record, buffer that holds it, where in the buffer"""
+"""commit-log offset, record, buffer with the record, its position in the buffer"""
 
 
 def properties_of(scanned: Scanned) -> bytes:
@@ -73,9 +72,9 @@ def _nowhere(scanned: Scanned) -> None:
 
 
 class LogScan:
-    """Reader of a log that nobody writes.
+    """Reader of a log that no process writes.
 
-    What the disk cannot read is damage; *unreadable* is what others know of it.
+    Unreadable blocks count as damage; *unreadable* are the blocks that others have found.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class LogScan:
         checkpoint: Checkpoint | None,
         unreadable: Unreadable | None = None,
     ) -> Self:
-        """Return a scan of the log in *root*, as far as *checkpoint* knows it. Raises OSError."""
+        """Return a scan of the log in *root*, with the data of *checkpoint*. Raises OSError."""
         crc_from = checkpoints.crc_from(fs, root, checkpoint)
         return cls(fs, root / "commitlog", found, crc_from, unreadable)
 
@@ -122,8 +121,8 @@ class LogScan:
         ends.
 
         *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it,
-        ends the log. *spoiled* is called, in their turn, for damaged records whose lengths fit:
-        what they say of their place in a queue is likely to be true.
+        ends the log. *spoiled* is called, in their order, for damaged records whose lengths fit:
+        the place in a queue that they have is probably right.
         """
         while True:
             position = yield from self.whole(position)
@@ -147,10 +146,10 @@ class LogScan:
     def next_valid(self, position: int) -> int | None:
         """Return the offset of the first valid record after the damage at *position*.
 
-        Skip the inside of a damaged record as far as its end is known: a body may hold whole
-        records in the name of a topic to which its sender has no right. If the end that it claims
-        is not confirmed, search everything behind its start, or behind its body: a size that is
-        damaged, too, must not cost the records behind it.
+        Skip the inside of a damaged record as far as its end is known: a body may contain whole
+        records of a topic to which its sender has no right. If the end in the record is not
+        confirmed, search everything behind its start, or behind its body: otherwise a damaged size
+        would lose the records behind it.
         """
         while position < self.limit:
             claim = self._claim(position)
@@ -182,8 +181,8 @@ class LogScan:
         )
 
     def writable_from(self, position: int) -> int:
-        """Return *position*, or the border behind the unreadable block that it is inside.
-        Nothing follows there.
+        """Return *position*, or the end of the unreadable block that contains it. Nothing follows
+        there.
         """
         inside = position % self.segment_bytes % BLOCK
         return (
@@ -208,9 +207,7 @@ class LogScan:
         self._handles.close()
 
     def whole(self, position: int) -> Generator[Scanned, None, int]:
-        """Yield the valid records up to the first place where there is none, and return its
-        offset.
-        """
+        """Yield the valid records up to the first place without one, and return its offset."""
         block, base, crc_from = self._block, self._block_at, self._crc_from
         while position < self.limit:
             at = position - base
@@ -237,8 +234,8 @@ class LogScan:
         return position
 
     def _spoiled(self, position: int, end: int) -> Iterator[Scanned]:
-        """Yield damaged records one behind the other from *position* to *end*, as far as their
-        lengths fit.
+        """Yield consecutive damaged records from *position* to *end*, as long as their lengths
+        fit.
         """
         while position < end:
             block = self._load(position)
@@ -298,11 +295,12 @@ class LogScan:
         )
 
     def _leads_to(self, position: int, end: int) -> bool:
-        """Return True if valid records follow each other from *position* up to *end*, or beyond it.
+        """Return True if consecutive valid records go from *position* to *end*, or beyond it.
 
-        Two ends of a damaged record that differ: records before the farther one are true ones if
-        they go on to it; those inside a body stop before the properties behind them. Unless the
-        last one takes these for its own: it must have a checksum, which those spoil.
+        A damaged record may have two different ends: records before the farther one are real if
+        they continue to it; records inside a body stop before the properties behind them. A last
+        record inside a body may take these properties for its own; then it must have a checksum,
+        which does not match.
         """
         run = self.whole(position)
         while position < end:
@@ -334,7 +332,7 @@ class LogScan:
         return None
 
     def _may_be_a_record(self, position: int) -> bool:
-        """Return True if a few bytes fit a record: what only looks like a head may claim any
+        """Return True if a few bytes fit a record: bytes that only look like a head may have any
         size, and a body may hold a hundred thousand of them.
         """
         room = min(self._segment_end(position), self.limit) - position
@@ -386,8 +384,8 @@ def _is_blank(block: bytes, room: int) -> bool:
 
 
 def _candidates(block: bytes, position: int) -> Iterator[int]:
-    """Yield where a record could start in *block*, which is at *position* of the log, by its magic
-    and its own offset, in order.
+    """Yield the places in *block*, which is at *position* of the log, where a record could start,
+    by its magic and its own offset, in order.
     """
     at = {magic: block.find(magic) for magic in _MAGICS}
     while found := [(where, magic) for magic, where in at.items() if where >= 0]:
@@ -398,7 +396,7 @@ def _candidates(block: bytes, position: int) -> Iterator[int]:
 
 
 def _own_offset(block: bytes, at: int) -> int:
-    """Return the commit-log offset that a record at byte *at* says it has."""
+    """Return the commit-log offset in a record at byte *at*."""
     return int.from_bytes(block[at + 28 : at + 36])
 
 
@@ -407,7 +405,7 @@ MAX_RECORDS: Final = 1000
 
 
 class Scrubbed(NamedTuple):
-    """End of a step, and the damaged places that it found: (commit-log offset, bytes)."""
+    """End of a step, and the damaged places in it: (commit-log offset, bytes)."""
 
     position: int
     damaged: list[tuple[int, int]]

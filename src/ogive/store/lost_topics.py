@@ -1,8 +1,8 @@
-"""Make the table of topics whole from the log where it is lost.
+"""Complete a lost table of topics from the log.
 
-Messages of a topic that no table knows are not served. The table's backup, one version older,
-may lack the newest topic, or know it with fewer queues. Where both are lost, all topics come from
-the log.
+Messages of a topic that is in no table are not served. The table's backup, one version older, may
+lack the newest topic, or have it with fewer queues. If both are lost, all topics are found in the
+log.
 """
 
 import logging
@@ -48,7 +48,7 @@ def is_topic_table(value: dict[str, Any]) -> bool:
 
 
 def is_of_users(topic: str) -> bool:
-    """Return True if users make *topic*: the broker does not, and a table may have it."""
+    """Return True if *topic* is created by users, not by the broker, and is valid in a table."""
     try:
         validate_topic(topic)
     except InvalidOption:
@@ -84,7 +84,7 @@ def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
 
 
 def queue_counts(places: Iterable[QueueKey]) -> dict[str, int]:
-    """Return how many queues *places* use of each topic that a table may have."""
+    """Return how many queues of each topic *places* use, for topics that are valid in a table."""
     counts: dict[str, int] = {}
     for topic, queue_id in places:
         if queue_id < MAX_QUEUES and is_of_users(topic):
@@ -107,10 +107,10 @@ def _read_queues(row: object) -> int:
 def completed(
     stored: dict[str, Any] | None, places: Iterable[QueueKey], has_batches: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """Return *stored*, what is left of a lost table, completed with the topics of *places*.
+    """Return *stored*, the rest of a lost table, completed with the topics of *places*.
 
-    A topic that is missing gets as many queues as its messages use. Its other settings, such as its
-    message type, are not in the log.
+    A missing topic gets as many queues as its messages use. Its other settings, such as its message
+    type, are not in the log.
     """
     table = stored["topicConfigTable"] if stored else {}
     missing = not_in(table, queue_counts(places))

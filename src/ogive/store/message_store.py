@@ -4,19 +4,20 @@ byte layout.
 Behaviour
 - One owner thread calls everything here; one writer at a time changes the files: a thread, or with
   flush=async the owner itself for a short group while that thread is idle (see writer.py). They
-  talk through groups: put() gives out offsets and builds records, submit() hands over what was
-  formed, and the writer reports back through *call_owner*.
-- flush=sync: a message is answered, and visible to get(), max_offset() and on_arrival, after the
-  sync that made it durable. flush=async: after the write; a sync follows within half a second or 4
-  MiB.
-- A failed write or sync is final: everything waiting and everything later gets the error, nothing
-  is tried again.
-- A full disk refuses everything that waits and takes its offsets back; a put that comes a second
-  later tries again.
+  communicate through groups: put() assigns offsets and builds records, submit() hands the current
+  group over, and the writer reports back through *call_owner*.
+- flush=sync: a message is acknowledged, and visible to get(), max_offset() and on_arrival, after
+  the sync that made it durable. flush=async: after the write; a sync follows within half a second
+  or 4 MiB.
+- A failed write or sync is final: all waiting and all later messages get the error, and nothing is
+  tried again.
+- A full disk refuses all waiting messages and takes their offsets back; a put a second later tries
+  again.
 
 Differs from Java
-- No memory-mapped writes, so an I/O error is an error. No message is visible before it is durable.
-- Consume queues are written behind, by the writer thread, and checked at the start.
+- No memory-mapped writes, so an I/O error is an exception. No message is visible before it is
+  durable.
+- Consume queues are written later, by the writer thread, and checked at the start.
 """
 
 import functools
@@ -68,7 +69,7 @@ log = logging.getLogger(__name__)
 
 
 class MessageStore:
-    """Durable store, see the module. open() makes it; it runs between start() and close()."""
+    """Durable store, see the module. Create it with open(); it runs between start() and close()."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class MessageStore:
     ) -> Self:
         """Lock the directory, recover it and mark it as in use.
 
-        Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each.
+        Raises StoreLocked, StoreUnusable, StoreCorrupt, with one plain sentence each.
         """
         fs = fs or OsFs()
         lock = lock_directory(fs, config.root)
@@ -207,20 +208,20 @@ class MessageStore:
     ) -> None:
         """Accept puts.
 
-        *call_owner*(fn) has fn() called on the owner thread soon; the writer thread calls it, until
+        *call_owner*(fn) must call fn() on the owner thread soon; the writer thread calls it, until
         close() returns.
 
-        *writer* makes what carries out the writes.
+        *writer* creates the object that does the writes.
         """
         self._link.start(call_owner, writer(self._work, self.config.max_group_bytes))
 
     @property
     def failed(self) -> StoreError | None:
-        """The error after which nothing more is stored."""
+        """The error that ended all storing, or None."""
         return self._link.failed
 
     def close(self) -> None:
-        """Write and sync what was put, answer it, and release the directory.
+        """Write, sync and acknowledge all messages that were put, and release the directory.
 
         Blocks; a second call does nothing.
         """
@@ -255,9 +256,9 @@ class MessageStore:
     def put(self, messages: Messages, done: PutDone) -> None:
         """Place *messages*, all or none, in one segment.
 
-        *done* is called once, on the owner thread. Raises what refuses the messages at once, and
-        then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for a
-        message that no record can hold, IllegalStateError outside start() .. close().
+        *done* is called once, on the owner thread. If the messages are refused at once, this
+        raises, and never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption
+        for a message that no record can hold, IllegalStateError outside start() .. close().
         """
         self._check_accepts()
         if not messages:
@@ -266,7 +267,7 @@ class MessageStore:
             self._hand_over()
 
     def _check_accepts(self) -> None:
-        """Raise what refuses every message now."""
+        """Raise the error that currently refuses every message, if any."""
         self._link.check_running()
         if self._appender.waiting_bytes > self.config.max_waiting_bytes:
             raise StoreBusy(f"{self._appender.waiting_bytes} bytes wait to be written")
@@ -281,11 +282,11 @@ class MessageStore:
         self._appender.check_fits(message, spare_bytes)
 
     def submit(self) -> None:
-        """Hand what was put to the writer. Call this once per iteration of the owner; it is cheap
-        if nothing was put.
+        """Hand the messages that were put to the writer. Call this once per iteration of the owner;
+        it is cheap if there are none.
 
-        What the writer reports meanwhile, also of a group that it wrote at once, is handled before
-        this returns.
+        Reports of the writer meanwhile, also about a group that it wrote at once, are handled
+        before this returns.
         """
         self._link.submit(self._hand_over)
 
@@ -301,10 +302,10 @@ class MessageStore:
         self._link.post_from_any_thread(functools.partial(self._work.fail_by, doing, exc))
 
     def sync(self, done: Callable[[], None]) -> None:
-        """Have everything that was put synced, also with flush=async; then *done* is called on the
+        """Sync all messages that were put, also with flush=async; then *done* is called on the
         owner thread.
 
-        It is called after a failure too: *failed* tells. Raises the error in *failed*, and
+        It is called after a failure too: check *failed*. Raises the error in *failed*, and
         IllegalStateError outside start() .. close().
         """
         self._link.check_running()
@@ -356,8 +357,8 @@ class MessageStore:
     # --- reading ----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Return the store time of a message put now, in ms since 1970. It never goes back,
-        whatever happens to the clock.
+        """Return the store time of a message put now, in ms since 1970. It never goes back, however
+        the clock is set.
         """
         return self._clock.now_ms()
 
@@ -381,8 +382,8 @@ class MessageStore:
         *,
         wait: bool = True,
     ) -> GetResult:
-        """Return messages from *offset* on, at least one if there is any, or else why there is
-        none.
+        """Return messages from *offset* on, at least one if there is any, or else the reason why
+        there is none.
 
         *tag_codes*: Java hashes of the wanted tags. Raises StoreError; Cold with wait=False, or
         within without_waiting().
@@ -406,7 +407,7 @@ class MessageStore:
         return self._log.record_at(commitlog_offset)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store timestamp in ms; -1 where there is no message."""
+        """Return the store timestamp in ms; -1 if there is no message."""
         queue = self._queues.get((topic, queue_id))
         return self._reader.store_time(queue, offset) if queue is not None else -1
 
@@ -425,16 +426,16 @@ class MessageStore:
         """Yield the visible records of *topic* with *key*, as a key or unique key, stored from
         *begin_ms* to *end_ms*, the newest first.
 
-        Yields None now and then, so that the caller may let others run, and Cold while reads do not
-        wait: bring it in, then go on.
+        Yields None now and then, so that the caller may let other work run, and Cold while reads do
+        not wait: bring it in, then continue.
         """
         deleted_before = self.topics.deleted_before(topic)
         return self._reader.find_key(self._index, deleted_before, topic, key, begin_ms, end_ms)
 
     @property
     def indexed_up_to(self) -> tuple[int, int]:
-        """Store time and commit-log offset of the newest message in the index of keys; zeros where
-        it is empty.
+        """Store time and commit-log offset of the newest message in the index of keys; zeros if it
+        is empty.
         """
         self._index.build()
         return (
@@ -452,7 +453,7 @@ class MessageStore:
         return self._disk.waiting()
 
     def bring_in(self, place: Place) -> bytes:
-        """Read what was missing, on any thread. Raises StoreError."""
+        """Read the missing data, on any thread. Raises StoreError."""
         try:
             return bring_in(self._fs, place)
         except OSError as exc:
@@ -496,7 +497,7 @@ class MessageStore:
             self._dispatch(groups)
 
     def _dispatch(self, groups: Sequence[CommitGroup]) -> None:
-        """Make *groups* visible, then say so."""
+        """Make *groups* visible, then call their *done*."""
         self._appender.finish(groups)
         if not self._flushes.is_refused:
             self._full.end()

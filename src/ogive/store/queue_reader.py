@@ -92,10 +92,10 @@ class QueueReader:
         max_bytes: int,
         tag_codes: frozenset[int] | None,
     ) -> GetResult:
-        """Return what get() returns for an offset that the queue has.
+        """Return the result of get() for an offset that the queue has.
 
-        The record with it comes whole, whatever is before the offset in it. More records follow
-        while all messages together are at most *max_messages*.
+        The record of that offset is returned whole, even if earlier messages are in it. More
+        records follow while all messages together are at most *max_messages*.
         """
         wanted: list[Wanted] = []
         total = messages = 0
@@ -139,8 +139,8 @@ class QueueReader:
         return GetResult(status, next_offset, low, high)
 
     def entries(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
-        """Return visible entries from *index* on, as stored: at most *count*, fewer where a file
-        ends, and none of a file that is missing.
+        """Return visible entries from *index* on, as stored: at most *count*, fewer at the end of a
+        file, and none if the file is missing.
         """
         count = min(count, queue.end - index)
         if count <= 0:
@@ -177,7 +177,7 @@ class QueueReader:
         begin_ms: int,
         end_ms: int,
     ) -> Iterator[bytes | Cold | None]:
-        """Yield what MessageStore.find_key() does, without records before *deleted_before*."""
+        """Yield the result of MessageStore.find_key(), without records before *deleted_before*."""
         given: set[int] = set()
         last = -1
         for found in index.find(self._disk, topic, key, begin_ms, end_ms):
@@ -201,7 +201,7 @@ class QueueReader:
                     yield record
 
     def reading(self, queue: ConsumeQueue) -> ReadEntry:
-        """Return a function by which *queue* reads entries of its own."""
+        """Return a function by which *queue* reads its own entries."""
         return partial(self.entries, queue, count=1)
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
@@ -219,7 +219,7 @@ class QueueReader:
         return store_timestamp(parts[0]) if count else -1
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, upper: bool) -> int:
-        """Search by halves. An offset without a message counts like the next one that has one."""
+        """Binary search. An offset without a message counts like the next one that has one."""
         low, high = queue.first_index, queue.end
         # invariant: everything before low is too early, everything from high on is not
         while low < high:
@@ -237,8 +237,8 @@ class QueueReader:
         return max(queue.min_offset, offset - 1) if upper else offset
 
     def first_at(self, queue: ConsumeQueue, commitlog_start: int) -> tuple[int, int]:
-        """Return index and offset of the lowest entry whose record is at *commitlog_start* or
-        behind it, or those of the end if there is none.
+        """Return index and offset of the lowest entry whose record is at *commitlog_start* or after
+        it, or those of the end if there is none.
         """
         return first_at(queue, commitlog_start, self.reading(queue))
 
@@ -250,8 +250,8 @@ class QueueReader:
         max_bytes: int,
         tag_codes: frozenset[int] | None,
     ) -> tuple[list[Wanted], int, bool]:
-        """Return (records to read as (commit-log offset, size, queue offset), the offset to go
-        on with, whether a record is gone).
+        """Return (records to read as (commit-log offset, size, queue offset), the offset to
+        continue at, whether a record was removed).
         """
         wanted: list[Wanted] = []
         total, gone, log_start = 0, False, self._log.start
@@ -281,10 +281,10 @@ def _choose(
     most_bytes: int,
     start: int,
 ) -> tuple[int, int, bool, bool]:
-    """Add the records of *entries*, the first of which has *offset*, to *wanted*, which has *total*
-    bytes already.
+    """Add the records of *entries*, the first of which has *offset*, to *wanted*, which already has
+    *total* bytes.
 
-    Returns the offset to go on with, the bytes of all, whether a record is gone, and whether
+    Return the offset to continue at, the bytes of all, whether a record was removed, and whether
     *wanted* is full.
     """
     if (
@@ -312,7 +312,7 @@ def _choose(
 
 
 def first_at(queue: ConsumeQueue, commitlog_start: int, read: ReadEntry) -> tuple[int, int]:
-    """Return what QueueReader.first_at() does. Entries without a record count like those that
+    """Return the result of QueueReader.first_at(). Entries without a record count like those that
     follow them.
     """
     low = queue.first_index

@@ -1,14 +1,12 @@
-"""Check the files of consume queues, and find due times for entries made again.
+"""Check the files of consume queues at the start, before the log is read, and find due times for
+rebuilt entries.
 
-Checks the files of consume queues at the start, before the log is read.
-
-When delayed messages are due whose queue entries are made again from the log.
-
-The log says when a message was stored and its level, not how long that level was then.
-apache-broker.conf says it: the delay levels of the last start, and those before it with the
-commit-log offset up to which they counted. Where an entry of the old files still names the message,
-it counts if it is later: the levels may have been others before anything noted them. So a message
-may be late where all of that is lost, and is never early.
+A delayed message whose queue entry is rebuilt from the log needs its due time. The log has its
+store time and its level, but not the delay that the level had then. apache-broker.conf has it: the
+delay levels of the last start, and earlier ones with the commit-log offset up to which they
+applied. If an entry of the old files still refers to the message, its time counts if it is later:
+the levels may have been others before anything recorded them. So a message may be late if all of
+that is lost, but is never early.
 """
 
 import logging
@@ -47,7 +45,7 @@ def end_of_files(fs: Fs, kind: QueueKind, key: QueueKey) -> int:
 
 
 def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueCheckpoint) -> bool:
-    """Return True if the files hold exactly the entries that the checkpoint counted."""
+    """Return True if the files have exactly the entries that the checkpoint counted."""
     file_entries, entry_bytes, directory = (
         kind.file_entries,
         kind.queue.entry_bytes,
@@ -70,7 +68,7 @@ def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueCheckpoin
 
 
 def restored(state: QueueCheckpoint, kind: QueueKind) -> ConsumeQueue:
-    """Return the queue as the checkpoint left it, with all entries in its files."""
+    """Return the queue in the state of the checkpoint, with all entries in its files."""
     queue = kind.new(state.key)
     queue.begin_at(state.first_index, state.min_offset)
     queue.max_offset = queue.next_offset = state.max_offset
@@ -94,8 +92,8 @@ _BLOCK_ENTRIES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class LevelTables:
-    """*earlier*: tables of delay levels, each with the commit-log offset up to which it counted, in
-    order; *last* is the one since then.
+    """*earlier*: tables of delay levels, each with the commit-log offset up to which it applied, in
+    order; *last* has applied since then.
     """
 
     # None: no broker of ours has said
@@ -126,15 +124,13 @@ class LevelTables:
         return cls(last, tuple(sorted(earlier, key=lambda one: one[0])))
 
     def at(self, commitlog_offset: int) -> DelayLevels | None:
-        """Return the levels that counted for a message there."""
+        """Return the levels that applied to a message there."""
         return next(
             (levels for until, levels in self.earlier if commitlog_offset < until), self.last
         )
 
     def followed_by(self, levels: DelayLevels, start: int, end: int) -> "LevelTables":
-        """Return these tables with *levels* from now on, when the log goes from *start* to
-        *end*.
-        """
+        """Return these tables with *levels* from now on, for a log from *start* to *end*."""
         # end: a power cut took what was behind it
         earlier = [(min(until, end), table) for until, table in self.earlier if until > start]
         if self.last is not None and self.last != levels and end > start:
@@ -142,7 +138,7 @@ class LevelTables:
         return LevelTables(levels, tuple(earlier[-_MAX_EARLIER:]))
 
     def lines(self) -> str:
-        """Return *earlier* as comments, which read() finds and Apache's broker passes over."""
+        """Return *earlier* as comments, which read() finds and Apache's broker ignores."""
         return "".join(
             f"{_BEFORE}{until}: {_LEVELS}={_text(levels)}\n" for until, levels in self.earlier
         )
@@ -154,7 +150,9 @@ def _text(levels: DelayLevels) -> str:
 
 
 class DueTimes:
-    """Asked for one message after the other, before its new entry is written over the old one."""
+    """Due times for one message after the other; call it before the new entry is written over the
+    old one.
+    """
 
     def __init__(self, fs: Fs, root: Path, default: DelayLevels) -> None:
         self._default = default

@@ -1,20 +1,15 @@
-"""Kinds of consume queues, and the queues of topics of batches.
+"""Kinds of consume queues: which topics have which, where their files are, and the queues of topics
+of batches.
 
-The two kinds of queues, which topics have which, and where their files are.
+A topic of batches (attribute queue.type=BatchCQ, fixed when it is created) has its queues in
+batchconsumequeue/, any other in consumequeue/. Apache's broker does not start if a topic's queues
+are in the wrong place. So config/topics.json decides, as there; queues in the other place are
+removed, and rebuilt from the log in the right place. If that file cannot be read, its backup and
+the contents of batchconsumequeue/ count. Source: ConsumeQueueStore.java, QueueTypeUtils.java, 5.5.
 
-A topic of batches (attribute queue.type=BatchCQ, decided when it is made) has its queues in
-batchconsumequeue/, any other in consumequeue/. Apache's broker does not start where a topic's
-queues are in the wrong place: so config/topics.json says it, here as there, and what lies elsewhere
-is removed, and made again from the log in the right place. Where that file cannot be read its
-backup counts, and what is in batchconsumequeue/. Source: ConsumeQueueStore.java,
-QueueTypeUtils.java, 5.5.
-
-Queues of topics of batches (queue.type=BatchCQ): a batch is one record of the log, and one entry
-with its first offset and its count.
-
-So an entry's index is not its offset: the entry of an offset is searched for, by the offsets that
-stand in the entries. Offsets without a record have no entry. The files are Apache's, in
-batchconsumequeue/. Source: BatchConsumeQueue.java, 5.5.
+In a topic of batches, a batch is one record of the log, and one entry with its first offset and its
+count. So an entry's index is not its offset: the entry of an offset is searched for, by the offsets
+in the entries. Offsets without a record have no entry. Source: BatchConsumeQueue.java, 5.5.
 """
 
 import itertools
@@ -41,7 +36,7 @@ _QUEUES_LOOKED_AT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class QueueKind:
-    """Kind of consume queues: class, directory, and how many entries a file has."""
+    """Kind of consume queues: class, directory, and the number of entries in a file."""
 
     queue: type[ConsumeQueue]
     root: Path
@@ -55,7 +50,7 @@ class QueueKind:
         return self.root / key[0] / str(key[1])
 
     def new(self, key: QueueKey, first: int = 0) -> ConsumeQueue:
-        """Return a queue without files that begins with offset *first*."""
+        """Return a queue without files that begins at offset *first*."""
         return self.queue(key, self.directory(key), self.file_entries, first)
 
     def found(self, fs: Fs) -> Iterator[QueueKey]:
@@ -79,7 +74,7 @@ class QueueKinds:
 
     @classmethod
     def found(cls, fs: Fs, config: StoreConfig) -> "QueueKinds":
-        """Return the kinds with the sizes that a directory's files have. Raises OSError."""
+        """Return the kinds with the file sizes of a directory. Raises OSError."""
         root = config.root
         usual, batches = root / "consumequeue", root / "batchconsumequeue"
         return cls(
@@ -95,7 +90,7 @@ class QueueKinds:
         return self.batches if topic in self.batched else self.usual
 
     def is_known(self, fs: Fs, topic: str) -> bool:
-        """Return True if there is such a topic: in the table, or its backup, or by a directory.
+        """Return True if there is such a topic: in the table or its backup, or as a directory.
 
         Raises OSError.
         """
@@ -110,7 +105,7 @@ class QueueKinds:
         )
 
     def strays(self, fs: Fs) -> Iterator[Path]:
-        """Return directories of queues in the other kind's place. Raises OSError."""
+        """Return directories of queues in the place of the other kind. Raises OSError."""
         for kind in self:
             yield from [
                 kind.directory(key) for key in kind.found(fs) if self.of(key[0]) is not kind
@@ -158,7 +153,7 @@ def topics_of_batches(fs: Fs, root: Path) -> set[str]:
 
 
 def _queue_types(raw: bytes) -> dict[str, object] | None:
-    """Return the queue type of each topic; None if *raw* is no table of topics."""
+    """Return the queue type of each topic; None if *raw* is not a table of topics."""
     topics = (parsed(raw) or {}).get("topicConfigTable")
     return (
         {str(topic): _queue_type(config) for topic, config in topics.items()}
@@ -173,20 +168,20 @@ def _queue_type(config: Any) -> object:
 
 
 UNIT: Final = struct.Struct(">qiqqqhii")
-"""commit-log offset, record size, tags code, store timestamp, first offset, messages; then what
-compaction uses, and 4 bytes of reserve
+"""commit-log offset, record size, tags code, store timestamp, first offset, messages; then fields
+for compaction, and 4 reserved bytes
 """
 UNIT_BYTES: Final = UNIT.size
 _UNIT_READ: Final = struct.Struct(">qi4xi8xqh8x")
-"""the same with the low 32 bits of the tags code, which is what filters compare, and without the
-store timestamp
+"""the same with the low 32 bits of the tags code, which filters compare, and without the store
+timestamp
 """
 _OFFSETS: Final = struct.Struct(">28xqh8x")
 _NOT_COMPACTED: Final = -1
 
 
 class BatchUnit(NamedTuple):
-    """One entry, as far as a pull needs it."""
+    """One entry, with the fields that a pull needs."""
 
     commitlog_offset: int
     size: int
@@ -242,8 +237,8 @@ class BatchQueue(ConsumeQueue):
         return _OFFSETS.unpack(raw)[0] if raw else self.max_offset
 
     def _readable(self, index: int, end: int, read: ReadEntry) -> tuple[int, bytes]:
-        """Return the first entry from *index* on that can be read, and its index, or nothing if
-        there is none before *end*.
+        """Return the first entry from *index* on that can be read, and its index; None if there is
+        none before *end*.
         """
         while index < end:
             raw = read(index)
@@ -253,8 +248,8 @@ class BatchQueue(ConsumeQueue):
         return end, b""
 
     def makes_sense(self, offset: int, count: int) -> bool:
-        """Return True if an entry may say so; one whose file was damaged since the start may say
-        anything.
+        """Return True if the values of an entry are possible; if its file was damaged since the
+        start, it may have any.
         """
         return 0 <= offset < offset + count <= self.max_offset
 
@@ -290,8 +285,8 @@ class BatchQueue(ConsumeQueue):
         return end
 
     def pad(self, until: int) -> int:
-        """Give a queue without entries one that has no record: only a queue's last entry says
-        where it goes on.
+        """Give a queue without entries one that has no record: only a queue's last entry says where
+        the queue continues.
         """
         self.max_offset = max(self.max_offset, until)
         if self.end or not self.max_offset:

@@ -1,9 +1,9 @@
-"""Records of the commit log on the hot paths: built straight from their parts, checked without an
+"""Records of the commit log on the hot paths: built directly from their parts, checked without an
 object for each.
 
-The layout itself stands in ogive.wire.message; this module adds the checksum over the whole record,
-a property that 5.x brokers write when asked to: the last 20 bytes are ``__CRC32#`` 0x01, ten digits
-(least significant first), 0x02. Source: MessageDecoder.createCrc32, 5.3.
+The layout itself is in ogive.wire.message; this module adds the checksum over the whole record, a
+property that 5.x brokers write if it is configured: the last 20 bytes are ``__CRC32#`` 0x01, ten
+digits (least significant first), 0x02. Source: MessageDecoder.createCrc32, 5.3.
 """
 
 import functools
@@ -37,7 +37,7 @@ from ogive.wire.message import (
 )
 
 BLANK: Final = struct.Struct(">II")
-"""room left, MAGIC_BLANK"""
+"""bytes left, MAGIC_BLANK"""
 BLANK_BYTES: Final = BLANK.size
 CRC_BYTES: Final = 20
 _CRC_NAME: Final = b"__CRC32#\x01"
@@ -65,7 +65,7 @@ _COMMIT: Final = SysFlag.TRANSACTION_COMMIT
 _ROLLBACK: Final = SysFlag.TRANSACTION_ROLLBACK
 
 NEVER: Final = 2**63 - 1
-"""as *crc_from*: no record need carry its own checksum"""
+"""as *crc_from*: no record is required to have its own checksum"""
 MAX_CRC_PROPERTIES: Final = MAX_PROPERTIES_BYTES - CRC_BYTES
 """longer properties leave no room for the checksum"""
 
@@ -85,7 +85,7 @@ class Record(NamedTuple):
 
 
 class SizeClaim(NamedTuple):
-    """Possible ends of a damaged record, by what is left of it."""
+    """Possible ends of a damaged record, by its readable parts."""
 
     # that it may have, the least first
     sizes: tuple[int, ...]
@@ -96,7 +96,9 @@ class SizeClaim(NamedTuple):
 
 
 def strip_crc(properties: bytes) -> bytes:
-    """Remove the checksum of the record that this message came from, which is of other bytes."""
+    """Remove the checksum of the record that this message was read from, because it covers other
+    bytes.
+    """
     return (
         properties[:-CRC_BYTES]
         if properties[-CRC_BYTES : _CRC_NAME_BYTES - CRC_BYTES] == _CRC_NAME
@@ -117,7 +119,7 @@ def fixed_bytes(field: bytes) -> int:
 def record_size(message: NewMessage, field: bytes, with_crc: bool) -> int:
     """Return the size of the record of *message*; *field* is the topic_field.
 
-    Raises ValueError for one that no record can hold.
+    Raises ValueError for a message that no record can hold.
     """
     return _sized(message, message.body, message.properties, field, with_crc)[1]
 
@@ -145,8 +147,8 @@ def _sized(
 QueueEnd = tuple[tuple[str, int, bytes, bytes], int]
 """A queue that records are built for: topic, queue id, topic_field and topic; its next offset."""
 Built = tuple[bytes, list[bytes], list[Keyed | PackedKeys], list[PutResult]]
-"""Records, one behind the other; the entries of each queue; what the index needs; where each
-message or batch is.
+"""Consecutive records; the entries of each queue; the keys for the index; the place of each message
+or batch.
 """
 
 
@@ -276,13 +278,13 @@ def crc_property(crc: int) -> bytes:
 def read_record(
     buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *, spoiled: bool = False
 ) -> Record | None:
-    """Return the record at byte *at* of *buffer* if it is whole, belongs at *commitlog_offset* and
-    its checksum holds, and None otherwise.
+    """Return the record at byte *at* of *buffer* if it is complete, belongs at *commitlog_offset*
+    and its checksum matches, and None otherwise.
 
-    From *crc_from* on every record carries the checksum over the whole; one that does not is
-    damaged in just that place. Before, it may be missing or be that of another record: Apache's
-    broker copies properties when it stores a message again. *spoiled*: ignore checksums if all
-    lengths fit.
+    From *crc_from* on every record has the checksum over the whole; one without it is damaged in
+    just that place. Before that, it may be missing or be that of another record: Apache's broker
+    copies properties when it stores a message again. *spoiled*: ignore checksums if all lengths
+    fit.
     """
     try:
         fields = RECORD_V4.unpack_from(buffer, at)
@@ -354,15 +356,15 @@ def read_record(
 
 
 def is_checked_whole(record: Record) -> bool:
-    """Return True if *record* carries the checksum over the whole, which holds then: it has that,
-    and had room for it.
+    """Return True if *record* has the checksum over the whole, which was verified then. Longer
+    properties leave no room for it.
     """
     return not record.plain and record.size - record.properties_at <= MAX_CRC_PROPERTIES
 
 
 def has_fitting_lengths(read: Callable[[int, int], bytes], room: int) -> bool:
     """Return True if the size of a possible record is the sum of its lengths, by its head and the
-    few bytes behind its body.
+    few bytes after its body.
     """
     return _Remains(read, room, 0, 0).has_fitting_lengths
 
@@ -370,21 +372,22 @@ def has_fitting_lengths(read: Callable[[int, int], bytes], room: int) -> bool:
 def claim_of(
     read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
 ) -> SizeClaim:
-    """Return the possible sizes of the damaged record at *commitlog_offset*, as far as what is left
-    of it can be believed.
+    """Return the possible sizes of the damaged record at *commitlog_offset*, by those of its parts
+    that are credible.
 
-    *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most.
-    - Where it would be intact, by the checksum over the whole, if size, magic and its own offset
-      were others, that is proof.
-    - Else two of three must be right: its magic, its own offset, and that the size is the sum of
-      its lengths. The size then says one end and the lengths may say another; either may be
-      damaged, and what stands behind them decides.
+    *read* returns bytes of it, by their position in it and their number; it has *room* bytes at
+    most.
+    - If the record would be intact, by the checksum over the whole, with another size, magic or
+      offset of its own, that is proof.
+    - Otherwise two of three must be right: its magic, its own offset, and that the size is the sum
+      of its lengths. The size then gives one end and the lengths may give another; either may be
+      damaged, and the bytes behind them decide.
     """
     return _Remains(read, room, commitlog_offset, crc_from).claim()
 
 
 class _Remains:
-    """The rest of a damaged record. Arguments as of claim_of()."""
+    """The parts of a damaged record. Arguments as of claim_of()."""
 
     def __init__(
         self, read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
@@ -447,7 +450,7 @@ class _Remains:
         return size if size <= self._room else None
 
     def _mended(self, size: int, magic: int, body_size: int) -> Record | None:
-        """Return the record if it is intact with these."""
+        """Return the record if it is intact with these values."""
         _, _, body_crc, queue_id, flag, queue_offset, _, sys_flag, born = HEAD.unpack_from(
             self._head
         )
@@ -470,7 +473,7 @@ class _Remains:
         return record if record is not None and record.topic else None
 
     def _may_be_cut_short(self) -> bool:
-        """Return True if size and body size go together, and its end is zeros: an incomplete write
+        """Return True if size and body size fit together, and its end is zeros: an incomplete write
         leaves that.
         """
         if (
@@ -506,12 +509,12 @@ def not_standing(
     *,
     sound: bool = False,
 ) -> list[Wanted]:
-    """Return the *wanted* that are not intact records of their queue in *buffer*.
+    """Return the *wanted* records that are not intact records of their queue in *buffer*.
 
     *buffer* starts at commit-log offset *base*; *field* is the queue's topic_field. A record with
     IPv4 hosts and the checksum over the whole is checked in place, at half the cost of read_record
-    (1.5 instead of 3 us); read_record decides about all others. *sound*: the bytes are known to be
-    intact, so that it only has to be the record that the queue means.
+    (1.5 instead of 3 µs); read_record decides about all others. *sound*: the bytes are known to be
+    intact, so only the record's topic and queue are checked.
     """
     bad: list[Wanted] = []
     if (
@@ -568,8 +571,8 @@ def not_standing(
 
 
 def _spoiled_crc(tail: bytes) -> bool:
-    """Return True if this was a checksum property before a bit or two of its name changed, or a
-    torn write left zeros or something else in its digits.
+    """Return True if this was a checksum property, before one or two bits of its name changed, or a
+    torn write left zeros or other bytes in its digits.
     """
     same = sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)])
     if same == _CRC_NAME_BYTES:
@@ -599,8 +602,9 @@ def store_timestamp(record: bytes | memoryview) -> int:
 
 
 def has_key(record: bytes, topic: str, key: str) -> bool:
-    """Return True if a whole record is of *topic* and has *key* as its unique key or among its
-    keys."""
+    """Return True if a complete record is of *topic* and has *key* as its unique key or among its
+    keys.
+    """
     found = decode_stored(record)
     if found.topic != topic:
         return False
@@ -630,6 +634,6 @@ def _hash_of(tag: bytes) -> int:
 
 
 def delay_level(properties: bytes) -> int:
-    """Return the DELAY property, or 0 without one or for one that is no number."""
+    """Return the DELAY property, or 0 if it is missing or not a number."""
     raw = raw_property(properties, b"DELAY")
     return int(raw) if raw is not None and raw.isdigit() else 0

@@ -1,19 +1,19 @@
-"""Recovery at the start: check, scan, find the end of the log, repair what is derived.
+"""Recovery at the start: check, scan, find the end of the log, repair the derived files.
 
 Behaviour
-- The log is the truth. Up to the checkpoint, queue files that match their checksums are trusted; a
-  queue whose files do not is rebuilt from the whole log. From the checkpoint on every record is
-  read and checked.
+- The log is authoritative. Up to the checkpoint, queue files that match their checksums are
+  trusted; other queues are rebuilt from the whole log. From the checkpoint on every record is read
+  and checked.
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before
   anything new is written.
-- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped
-  by the length that they claim where that can be believed (claim_of), else by searching; counted,
-  and logged once. A repair says it in its report alone.
-- After an unclean stop one line at INFO says what was read again and made again, and how long that
-  took; nothing is said after a clean one.
-- Where a power cut may have come over a run with flush=async, damage behind the last checkpoint,
-  with less than the unsynced window after it, is what that leaves. The log ends there, so that
-  nothing survives behind a gap. A repair keeps what can be read.
+- If a valid record follows, in this segment or a later one, only the damaged bytes are lost. They
+  are skipped by the length in them if it is credible (claim_of), else by searching; they are
+  counted, and logged once. A repair only puts them into its report.
+- After an unclean stop one line at INFO says what was read again and rebuilt, and how long that
+  took; after a clean one there is no line.
+- If there may have been a power cut during a run with flush=async, damage behind the last
+  checkpoint, with less than the unsynced window after it, counts as its result. The log ends there,
+  so that nothing survives behind a gap. A repair keeps all readable records.
 
 Differs from Java
 - Java stops at the first invalid record and drops everything after it, even whole segments. Source:
@@ -119,11 +119,12 @@ class Recovered:
 
 
 def recover(fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool = False) -> Recovered:
-    """Recover the directory; *rebuild* everything derived, whatever its checksums say.
+    """Recover the directory; with *rebuild* rebuild everything derived, even if its checksums
+    match.
 
     *now_ms*: by the machine's clock.
 
-    Raises StoreCorrupt where it would have to guess, and OSError.
+    Raises StoreCorrupt if it would have to guess, and OSError.
     """
     recovered = _recover_once(fs, config, now_ms, rebuild=rebuild)
     until = checkpoints.pending_removal(fs, config.root)
@@ -140,9 +141,10 @@ def recover(fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool = False) 
 
 
 def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
-    """Remove what Apache's broker with enableConsumeQueueExt kept for queues that are gone.
+    """Remove files of Apache's broker with enableConsumeQueueExt for queues that do not exist any
+    more.
 
-    That of the others stays, in case it gets the store back.
+    Those of other queues stay, in case Apache's broker gets the store back.
     """
     try:
         for topic in fs.list(root):
@@ -171,8 +173,8 @@ def _recover_once(
 ) -> Recovered:
     """Recover the log as it is. *known*: damaged places that an earlier run of this start logged.
 
-    The phases: inspect the directory, take over what its checkpoint vouches for, make what is
-    missing again, read on to the end of the log, write the files, clear what is behind the end.
+    The phases: inspect the directory, use what its checkpoint confirms, rebuild the rest, read to
+    the end of the log, write the files, clear the bytes behind the end.
     """
     began_s = time.monotonic()
     found = _inspect(fs, config, rebuild=rebuild)
@@ -282,7 +284,7 @@ class _Directory:
 
 
 def _inspect(fs: Fs, config: StoreConfig, *, rebuild: bool) -> _Directory:
-    """Read what is beside the log; finish a removal that the checkpoint has seen."""
+    """Read the files beside the log; finish a removal that the checkpoint covers."""
     root = config.root
     names = fs.list(root)
     saved = checkpoints.load(fs, root)
@@ -320,7 +322,7 @@ def _rebuild(
     *,
     rebuild: bool,
 ) -> None:
-    """Make the queues in *lost*, and missing keys, again from the log before the checkpoint."""
+    """Rebuild the queues in *lost*, and missing keys, from the log before the checkpoint."""
     if lost and not rebuild:
         topic, queue_id = lost[0].key
         log.warning(
@@ -351,7 +353,7 @@ def _read_on(
 ) -> tuple[int, int]:
     """Read the log from the checkpoint to its end.
 
-    Returns the number of records, and of queues that got entries.
+    Return the number of records, and of queues that got entries.
     """
     before = {queue: queue.max_offset for queue in replay.queues.values()}
     count = 0
@@ -372,7 +374,7 @@ def _read_on(
 
 
 def _crc_from(config: StoreConfig, checkpoint: Checkpoint | None, end: int, plain_end: int) -> int:
-    """Return from where on every record, also those still to come, carries its own checksum."""
+    """Return the offset from which on every record, also future ones, has its own checksum."""
     if not config.record_crc:
         return NEVER
     before = checkpoint.crc_from if checkpoint is not None else 0
@@ -382,8 +384,8 @@ def _crc_from(config: StoreConfig, checkpoint: Checkpoint | None, end: int, plai
 def _sync_log(fs: Fs, root: Path, found: _Directory, end: int) -> None:
     """Sync the log from the checkpoint to *end*.
 
-    What the checkpoint is going to say is durable may be in the system's memory alone: that of a
-    run with flush=async that was killed, or another broker's.
+    The next checkpoint will say that this part is durable, but it may be in the system's memory
+    only: if a run with flush=async was killed, or another broker ran.
     """
     commitlog, size = root / "commitlog", found.segments.segment_bytes
     for start in found.segments.starts:
@@ -397,7 +399,7 @@ def _sync_log(fs: Fs, root: Path, found: _Directory, end: int) -> None:
 
 
 def _clear(fs: Fs, config: StoreConfig, found: _Directory, end: int, unreadable: Unreadable) -> int:
-    """Leave nothing behind the end of the log; return how many bytes that was, see zero_tail()."""
+    """Clear everything behind the end of the log; return the number of bytes, see zero_tail()."""
     commitlog = config.root / "commitlog"
     with closing(LogScan(fs, commitlog, found.segments, NEVER, unreadable)) as scan:
         return zero_tail(fs, commitlog, scan, found.segments, end)
@@ -408,7 +410,7 @@ def _correct_min_offsets(
 ) -> bool:
     """Move lowest offsets up to a log that begins at *start*; return True if any moved.
 
-    A crash came between the removal of segments and the checkpoint that says so.
+    This is needed after a crash between the removal of segments and the checkpoint that records it.
     """
     disk = Disk(fs, config.max_open_files)
     moved = False
@@ -461,10 +463,10 @@ def end_is_lost(end: int, reached: int) -> str:
 
 
 def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Segments, end: int) -> int:
-    """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything
-    new is written.
+    """Clear everything behind *end*: zeros in its segment, no later segments; durable before
+    anything new is written.
 
-    Returns how many bytes of its segment were cleared, up to the last one that said anything.
+    Return how many bytes of its segment were cleared, up to the last one that was not zero.
     """
     cleared = 0
     # the last one first: a crash in between leaves no gap
@@ -491,8 +493,8 @@ def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Segments, end: int)
 def refuse_emptied(fs: Fs, config: StoreConfig) -> None:
     """Raise StoreCorrupt if the log has no file, and other files show that it had messages.
 
-    Its disk may not be mounted. A start would assign offsets a second time, and what it stores
-    would be lost when the log comes back. Removal by age keeps the newest file.
+    Its disk may not be mounted. A start would assign offsets a second time, and the messages that
+    it stores would be hidden when the log is back. Removal by age keeps the newest file.
     """
     if (told := traces(fs, config)) is not None:
         raise StoreCorrupt(
@@ -502,9 +504,9 @@ def refuse_emptied(fs: Fs, config: StoreConfig) -> None:
 
 
 def traces(fs: Fs, config: StoreConfig) -> str | None:
-    """Describe a trace of messages that the log does not have.
+    """Describe a sign of messages that the log does not have.
 
-    Returns None if there is none, or the log has files. Raises OSError.
+    Return None if there is none, or the log has files. Raises OSError.
     """
     root = config.root
     if segment_names(fs, root / "commitlog"):

@@ -1,7 +1,8 @@
-"""Repair what keeps a log from being read: files that are missing, too long, or in the way.
+"""Repair everything that prevents reading a log: files that are missing, too long, or in the wrong
+place.
 
-Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the
-path that it had.
+Nothing is deleted: a file in the wrong place is moved to ``set-aside/`` in the store's directory,
+under its path.
 """
 
 from collections.abc import Iterator
@@ -23,9 +24,9 @@ _DERIVED_QUEUES: Final = ("consumequeue", "batchconsumequeue")
 
 
 def repair_files(fs: Fs, root: Path) -> list[str]:
-    """Repair the files of the log; return what was done, in sentences.
+    """Repair the files of the log; return sentences about the changes.
 
-    Raises StoreCorrupt where it would have to guess, and OSError.
+    Raises StoreCorrupt if it would have to guess, and OSError.
     """
     return [*_set_strays_aside(fs, root), *_repair_segments(fs, root)]
 
@@ -120,7 +121,7 @@ def _strays(fs: Fs, root: Path) -> Iterator[Path]:
 
 
 def _place_aside(fs: Fs, root: Path, path: Path) -> Path:
-    """Return a free path for *path* in SET_ASIDE, and make its directory."""
+    """Return a free path for *path* in SET_ASIDE, and create its directory."""
     kept = root / SET_ASIDE / path.relative_to(root)
     make_lasting_dirs(fs, kept.parent)
     number = 1

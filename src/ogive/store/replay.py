@@ -1,16 +1,16 @@
-"""Make queues and index again from the records of a log.
+"""Rebuild queues and index from the records of a log.
 
 Behaviour
-- The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out
+- The offset of a damaged record whose lengths fit, and which was its queue's next, is not assigned
   again; also at the end of the log.
 - A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves
   the store's clock only as far as the record before agrees; one before 1970 counts as 0.
-- Which topics are topics of batches is read first, see queue_types.py. A record that holds a batch
-  whole and is of none of them, because its topic was deleted, gets no entry.
-- A delayed message whose queue entry is made again is due by the delay levels with which it was
-  sent, see queue_rebuild.py.
-- The files of a queue that is made again are written over, and what they hold beyond it is removed
-  at the end.
+- Which topics are topics of batches is read first, see queue_types.py. A record that holds a whole
+  batch and belongs to none of them, because its topic was deleted, gets no entry.
+- A delayed message whose queue entry is rebuilt is due by the delay levels with which it was sent,
+  see queue_rebuild.py.
+- The files of a queue that is rebuilt are written over, and the rest of their old contents is
+  removed at the end.
 """
 
 import logging
@@ -42,7 +42,7 @@ _TOO_FAR_MS: Final = 100 * 86_400_000
 
 
 class Replay:
-    """Queues and index made from the records of a log, and their files."""
+    """Queues and index from the records of a log, and their files."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Replay:
         self._due_times.close()
 
     def remove_strays(self) -> None:
-        """Remove queues that are in the other kind's place."""
+        """Remove queues in the place of the other kind."""
         for directory in list(self._kinds.strays(self._fs)):
             log.warning(
                 "removed the queue in %s: the queues of its topic are stored elsewhere", directory
@@ -93,7 +93,7 @@ class Replay:
     def restore_queues(
         self, checkpoint: Checkpoint | None, *, rebuild: bool
     ) -> list[QueueCheckpoint]:
-        """Take over the queues whose files are as they should be; return the others."""
+        """Keep the queues whose files match; return the others."""
         if checkpoint is None:
             return []
         self.store_timestamp_ms = checkpoint.store_timestamp_ms
@@ -114,9 +114,9 @@ class Replay:
         return lost
 
     def restore_index(self, checkpoint: Checkpoint | None, *, rebuild: bool) -> bool:
-        """Take over the index files that are as they should be, and remove the others.
+        """Keep the index files that match, and remove the others.
 
-        Returns True if keys that the checkpoint counted on are missing.
+        Return True if keys that the checkpoint counted are missing.
         """
         fs, directory = self._fs, self._index_directory
         states = checkpoint.index if checkpoint is not None and not rebuild else None
@@ -141,7 +141,7 @@ class Replay:
         return checkpoint is not None and self.index_from < checkpoint.position
 
     def add(self, scanned: Scanned, only: Collection[tuple[bytes, int]] | None = None) -> None:
-        """Add a record to the index and to its queue; *only* to these queues, if given."""
+        """Add a record to the index and to its queue; if *only* is given, only to these queues."""
         (
             offset,
             (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain),
@@ -193,11 +193,11 @@ class Replay:
             self._flush()
 
     def _believed(self, stored_ms: int) -> int:
-        """Return when a record was stored that says, without a checksum over the whole, that it is
+        """Return the store time of a record that claims, without a checksum over the whole, to be
         from the future or from before 1970.
 
-        The future counts only if the record before says so, too: a single damaged bit makes it the
-        year 5000, which would become the store's own time.
+        The future counts only if the record before agrees: a single damaged bit makes it the year
+        5000, which would become the store's own time.
         """
         before, self._unsure_ms = self._unsure_ms, stored_ms
         return min(max(0, stored_ms), max(before, self.store_timestamp_ms))
@@ -205,8 +205,8 @@ class Replay:
     def _due_ms(
         self, queue: ConsumeQueue, offset: int, size: int, level: int, own_ms: int, believed_ms: int
     ) -> int:
-        """Return a due time that is rather late than early: by the record's own time, unless
-        that is further ahead than any clock would be.
+        """Return a due time that is late rather than early: by the record's own time, unless that
+        is further ahead than any clock would be.
         """
         return self._due_times.of(
             queue,
@@ -217,10 +217,10 @@ class Replay:
         )
 
     def claim(self, scanned: Scanned) -> None:
-        """Keep the offset of a damaged record that says that it was its queue's next: it may have
-        been acknowledged and seen.
+        """Reserve the offset of a damaged record that claims to be its queue's next: it may have
+        been acknowledged and read.
 
-        Groups are past that offset, and would never get a message to which it were given again.
+        Groups are past that offset, and would never get a message that is assigned it again.
         """
         offset, record, _, _ = scanned
         key = (record.topic, record.queue_id)
@@ -246,7 +246,7 @@ class Replay:
             self.claimed[key] = following + count, offset
 
     def keep_claims(self) -> None:
-        """Keep the places of damaged records, at the end of the log, if no sound record of their
+        """Reserve the offsets of damaged records at the end of the log, if no valid record of their
         queue followed.
         """
         skipped = self.skipped
@@ -277,8 +277,8 @@ class Replay:
         queue_offset: int,
         offset: int,
     ) -> ConsumeQueue | None:
-        """Return the queue, ready to take *queue_offset* next, or None for a record that belongs
-        to nothing.
+        """Return the queue, ready to take *queue_offset* next, or None for a record that belongs to
+        no queue.
         """
         name = topic.decode("utf-8", "replace")
         if name.encode() != topic or not names_a_directory(name):
@@ -308,7 +308,7 @@ class Replay:
         return queue
 
     def keep_given_out(self, states: Iterable[QueueCheckpoint], log_bytes: int) -> None:
-        """Reserve offsets that were assigned, even if their records are gone: they are never
+        """Reserve offsets that were assigned, even if their records are lost: they are never
         assigned again.
         """
         for state in states:
@@ -332,7 +332,7 @@ class Replay:
                     self._unwritten += self._new_queue(key, end).pad(end)
 
     def _flush(self) -> None:
-        """Write what is not in files yet, and forget all but the newest entries."""
+        """Write entries that are in no file yet, and forget all but the newest."""
         if not self._unwritten:
             return
         for queue in self.queues.values():
@@ -347,13 +347,13 @@ class Replay:
         self._unwritten = 0
 
     def finish_files(self) -> None:
-        """Write all that is left, and remove what the files hold beyond it."""
+        """Write the rest, and remove old contents of the files beyond it."""
         self._flush()
         for queue, names in self._written_over.items():
             self._files.leave_only(queue, names)
 
     def cut_files(self) -> None:
-        """Leave nothing behind the ends of the queues that were not written over."""
+        """Clear the queues that were not written over behind their ends."""
         for queue in self.queues.values():
             if queue not in self._written_over:
                 self._files.cut(queue)
@@ -375,9 +375,9 @@ class Replay:
 
 
 def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:
-    """Return True if no log held so many messages before this one: its queue offset is wrong, and
-    fillers for the gap would fill memory.
+    """Return True if no log held so many messages before this one: then its queue offset is wrong,
+    and fillers for the gap would fill memory.
 
-    *each_bytes*: the least that each takes of the log.
+    *each_bytes*: the least number of bytes of each in the log.
     """
     return gap * each_bytes > log_bytes

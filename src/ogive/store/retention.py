@@ -1,17 +1,18 @@
 """Decide which segments of the log are old enough, and remove them.
 
 Behaviour
-- A segment's age is the time since it was full, by the machine's uptime, which nobody can set. Ages
-  are saved, and go on counting while the broker is down. A wall clock that jumps deletes nothing.
-- Segments that are old enough go at the hours of the configuration, and at any hour while the disk
-  is fuller than disk_share. While it is fuller than force_share, the oldest go whatever their age;
-  by default nothing young is ever deleted.
+- A segment's age is the time since it was full, by the machine's uptime, which no user can set.
+  Ages are saved, and grow on after a restart. A wall clock that jumps deletes nothing.
+- Segments that are old enough are removed at the hours of the configuration, and at any hour while
+  the disk is fuller than disk_share. While it is fuller than force_share, the oldest are removed at
+  any age; by default nothing young is ever deleted.
 
 Differs from Java
-- Age is not the file's modification time. A directory that comes from elsewhere is as old as its
-  stay here.
-- The newest segment never goes, and force_share is off by default (85 % there): a disk that others
-  fill is no reason to lose messages. Source: DefaultMessageStore.CleanCommitLogService, 5.3.
+- Age is not the file's modification time. The files of a directory from another machine are as old
+  as their time here.
+- The newest segment is never removed, and force_share is off by default (85 % there): a disk that
+  other programs fill is no reason to lose messages. Source:
+  DefaultMessageStore.CleanCommitLogService, 5.3.
 """
 
 import functools
@@ -49,16 +50,16 @@ _OFFSET_DIGITS: Final = 20
 class RetentionConfig:
     """Rules for the removal of segments.
 
-    Behind each setting: its name in Apache's broker.conf, and the default there where it differs.
+    Each setting has its name in Apache's broker.conf, and the default there if it differs.
     """
 
     keep_s: float = 72 * 3600.0  # fileReservedTime, hours
     hours: tuple[int, ...] = (4,)
     """deleteWhen; local time."""
     disk_share: float = 0.75
-    """diskMaxUsedSpaceRatio; above it segments that are old enough go at any hour."""
+    """diskMaxUsedSpaceRatio; above it segments that are old enough are removed at any hour."""
     force_share: float = 1.0
-    """diskSpaceCleanForciblyRatio, 0.85; above it the oldest go whatever their age; 1: never."""
+    """diskSpaceCleanForciblyRatio, 0.85; above it the oldest are removed at any age; 1: never."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep_s <= _MOST_S:
@@ -76,9 +77,9 @@ class RetentionConfig:
 
 
 class Ages:
-    """Ages of segments: for how long each has been full.
+    """Ages of segments: the time since each was full.
 
-    *boot* names a run of the machine, on whose clock *at_s* counts.
+    *boot* is the id of a run of the machine, whose clock *at_s* belongs to.
     """
 
     def __init__(self, boot: str, at_s: float) -> None:
@@ -88,7 +89,7 @@ class Ages:
         self._full_at_s: dict[int, float] = {}
 
     def load(self, value: Mapping[str, Any]) -> None:
-        """Load what save() returned.
+        """Load the result of save().
 
         Time between two runs of the machine is not counted; invalid ages count as young.
         """
@@ -132,7 +133,7 @@ class Ages:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a time, or None for what is none."""
+    """Return a time, or None for an invalid one."""
     try:
         found = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
@@ -151,7 +152,7 @@ def due(
 ) -> int:
     """Return how many of the oldest full segments are removed now.
 
-    *at_once*: an operator asked for it, so the hour does not matter.
+    *at_once*: an operator requested it, so the hour does not matter.
     """
     forced = disk_used > config.force_share
     now = at_once or hour in config.hours or disk_used > config.disk_share
@@ -190,11 +191,11 @@ class LogRetention:
         """Remove the segments before *until*, and the queue and index files that refer only to
         them.
 
-        Works while it is iterated over, so that others may run between two steps. A Cold is to be
+        It works during the iteration, so that other work may run between two steps. A Cold must be
         brought in before the next step. The lowest offsets of queues move up for good: before the
-        first one does, a checkpoint records where each queue ends, and a note what is about to be
-        removed. Files that cannot be removed then wait for remove_left(). Raises StoreError where a
-        queue cannot be read: nothing has moved, and all waits for the next call.
+        first one does, a checkpoint records where each queue ends, and the removal is recorded.
+        Files that cannot be removed then wait for remove_left(). Raises StoreError if a queue
+        cannot be read: nothing has moved, and the next call tries again.
         """
         start = self._log.start
         until = min(until - until % self._log.segment_bytes, self._log.newest_segment)
@@ -241,10 +242,10 @@ class LogRetention:
     def _lowest_at(
         self, until: int
     ) -> Generator[Cold | None, None, list[tuple[ConsumeQueue, int, int]]]:
-        """Return each queue, and index and offset of its lowest entry once the log begins at
+        """Return each queue, with index and offset of its lowest entry once the log begins at
         *until*.
 
-        Raises StoreError where a queue cannot be read.
+        Raises StoreError if a queue cannot be read.
         """
         found: list[tuple[ConsumeQueue, int, int]] = []
         queues = self._reader.queues
@@ -262,7 +263,7 @@ class LogRetention:
     ) -> tuple[list[ConsumeQueue], Cold | None]:
         """Add the lowest entries of *queues* to *found*.
 
-        Returns the queues that need the disk for it, and what they need.
+        Return the queues that need the disk for it, and the data that they need.
         """
         left: list[ConsumeQueue] = []
         missing: list[Cold] = []
@@ -286,9 +287,9 @@ class LogRetention:
     def _checkpointed(self, until: int) -> Generator[None, None, int]:
         """Wait for a checkpoint behind *until*; return the segment border up to which there is one.
 
-        Without a checkpoint the log alone knows which offsets were given out, so it must not be
-        removed first. A full disk may have no room for a new checkpoint: what the last one covers
-        can still be removed, and makes room.
+        Without a checkpoint only the log has the offsets that were assigned, so it must not be
+        removed first. A full disk may have no space for a new checkpoint: the segments that the
+        last one covers can still be removed, and make space.
         """
         if self._derived.saved_position < until:
             self._flushes.retry()

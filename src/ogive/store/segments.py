@@ -1,5 +1,5 @@
-"""Segments: files of equal size that hold one run of bytes, each named by the offset of its
-first byte in 20 digits.
+"""Segments: files of equal size with consecutive bytes, each named by the offset of its first byte
+in 20 digits.
 """
 
 import functools
@@ -39,7 +39,7 @@ class Segments:
 def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Segments:
     """Find the segments of a directory.
 
-    Their size is read from the files; *default_bytes* counts if there is none.
+    Their size is read from the files; *default_bytes* is used if there are none.
 
     Raises StoreCorrupt on a gap.
     """
@@ -81,8 +81,8 @@ def sizes_of(fs: Fs, directory: Path) -> dict[int, int]:
 
 
 def usual_size(sizes: Mapping[int, int]) -> tuple[int, int] | None:
-    """Return the size of most segments, among sizes that divide all starts, and how many have
-    it, or None if there is none.
+    """Return the size of most segments, among sizes that divide all starts, and how many have it,
+    or None if there is none.
     """
     counts = Counter(
         size for size in sizes.values() if size and not any(start % size for start in sizes)
@@ -109,7 +109,7 @@ def size_of(fs: Fs, path: Path) -> int:
 
 
 class Handles:
-    """Open files of one thread, the least recently used closed beyond *limit*."""
+    """Open files of one thread; beyond *limit* the least recently used is closed."""
 
     def __init__(self, fs: Fs, limit: int) -> None:
         self._fs, self._limit = fs, limit
@@ -133,7 +133,7 @@ class Handles:
         return read_or_nothing(self._fs, handle, path, size, offset)
 
     def create(self, path: Path, size: int) -> int:
-        """Make a file of *size* zeros, whatever was there before."""
+        """Create a file of *size* zeros, in place of an existing one."""
         self.forget(path)
         handle = self._keep(path, self._fs.open(path, create=True))
         self._fs.truncate(handle, 0)
@@ -141,7 +141,7 @@ class Handles:
         return handle
 
     def create_over(self, path: Path, size: int) -> int:
-        """Make a file of *size* bytes, with those of the file that was there before."""
+        """Create a file of *size* bytes, with the bytes of the existing file."""
         try:
             handle = self.get(path)
         except FileNotFoundError:

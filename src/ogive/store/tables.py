@@ -37,7 +37,7 @@ def read_file(fs: Fs, path: Path) -> bytes | None:
 def write_synced(fs: Fs, path: Path, data: Data, *, size: int = 0) -> None:
     """Write a file with exactly these bytes, and sync it. Its name is not durable yet.
 
-    *size*: a file of this size is written in place.
+    *size*: an existing file of this size is written in place.
     """
     handle = fs.open(path, create=True)
     try:
@@ -61,21 +61,21 @@ def replace_file(fs: Fs, path: Path, data: Data) -> None:
 
 
 def make_lasting_dirs(fs: Fs, directory: Path) -> None:
-    """Make directories whose names survive a power cut."""
+    """Create directories whose names survive a power cut."""
     for made in fs.make_dirs(directory):
         fs.fsync_dir(made.parent)
 
 
 def peek(fs: Fs, path: Path) -> dict[str, Any] | None:
-    """Return the object in a file, which is left as it is, or None if it holds nothing that a
-    table could hold. Raises OSError.
+    """Return the object in a file, which is not changed, or None if it contains no possible table.
+    Raises OSError.
     """
     raw = read_file(fs, path)
     return None if raw is None else parsed(raw)
 
 
 def parsed(raw: bytes) -> dict[str, Any] | None:
-    """Return an object, or None for what no table could hold: an empty file, ``null``, half an
+    """Return an object, or None for contents that are no table: an empty file, ``null``, half an
     object.
     """
     try:
@@ -86,7 +86,9 @@ def parsed(raw: bytes) -> dict[str, Any] | None:
 
 
 class JsonTable:
-    """One JSON object in a file, and its ``.bak``, the version before. Not safe for two writers."""
+    """One JSON object in a file, and its ``.bak``, the previous version. Not safe for two
+    writers.
+    """
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class JsonTable:
         valid: Callable[[dict[str, Any]], bool] = lambda _: True,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Keep a table in *path*. *valid* says whether an object in the file is this table at
+        """Keep a table in *path*. *valid* checks whether an object in the file is this table at
         all.
         """
         self._fs, self._path, self._valid, self._now = fs, path, valid, now
@@ -104,8 +106,8 @@ class JsonTable:
         # what the file holds, once it is known to be good
         self._current: bytes | None = None
         self.on_broken: Callable[[str, OSError], None] | None = None
-        """Told what was being done when the disk failed, on whichever thread saves; that and each
-        later save raises the error, too.
+        """Called with a description when the disk fails, on the thread that saves; this save and
+        each later one also raise the error.
         """
         self._broken: OSError | None = None
 
@@ -142,14 +144,14 @@ class JsonTable:
         return self._current is None
 
     def save(self, value: dict[str, Any]) -> None:
-        """Replace the file; the version before becomes the backup.
+        """Replace the file; the previous version becomes the backup.
 
         Raises OSError, with the old or the new version in place.
         """
         self.save_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
     def save_text(self, text: str) -> None:
-        """Replace the file as save() does, by what is JSON already."""
+        """Replace the file as save() does, by text that is already JSON."""
         make_lasting_dirs(self._fs, self._path.parent)
         if (
             self._current is None
@@ -166,8 +168,8 @@ class JsonTable:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Fail the log, too, if the disk fails inside: another try may succeed with nothing on
-        the disk. A full disk is no failure.
+        """Fail the log, too, if the disk fails in the block: another try may succeed with nothing
+        on the disk. A full disk is not a failure.
         """
         if self._broken is not None:
             raise self._broken

@@ -27,11 +27,13 @@ QueueKey = tuple[str, int]
 
 
 APACHE_CONF: Final = "apache-broker.conf"
-"""In a store's directory: how its last broker was set up, in the form of Apache's broker.conf."""
+"""File in a store's directory with the settings of its last broker, in the form of Apache's
+broker.conf.
+"""
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 """Body limit and 64 KiB for the rest, as in Apache's broker."""
 _RECORD_OVERHEAD_BYTES: Final = 320
-"""Upper bound of what a record holds beside body and properties.
+"""Upper bound of a record without body and properties.
 
 That is 115 bytes of fixed fields with IPv6 hosts, a topic of at most 127 and a checksum of 20.
 """
@@ -43,7 +45,7 @@ MAX_PUT_BYTES: Final = MAX_RECORD_BYTES + MAX_BATCH_MESSAGES * _RECORD_OVERHEAD_
 class StoreConfig:
     """Configuration of a store.
 
-    Sizes count for a new directory; an existing one keeps the file sizes that it has.
+    Sizes apply to a new directory; an existing one keeps its file sizes.
     """
 
     root: Path  # storePathRootDir
@@ -64,15 +66,17 @@ class StoreConfig:
     max_group_bytes: int = 1024 * 1024
     """One write and one sync carry at most about this much."""
     max_waiting_bytes: int = 64 * 1024 * 1024
-    """Beyond, put() raises StoreBusy."""
+    """Above it, put() raises StoreBusy."""
     async_window_bytes: int = 4 * 1024 * 1024
     """Flush=async: a sync after this much ..."""
     async_window_s: float = 0.5
     """... or this long, whichever comes first (flushIntervalCommitLog, 500 ms)."""
     ahead_bytes: int = 4 * 1024 * 1024
-    """Room made ahead of the log's end; flush=sync: zeros, so that a sync changes no file size."""
+    """Space allocated ahead of the log's end; flush=sync: zeros, so that a sync changes no file
+    size.
+    """
     hot_log_bytes: int = 32 * 1024 * 1024
-    """Newest part of the log that reads take from memory."""
+    """Newest part of the log that is kept in memory for reads."""
     checksum_block_bytes: int = 64 * 1024
     """Bytes of the log for which one checksum is kept."""
     hot_entries: int = 512 * 1024
@@ -80,7 +84,7 @@ class StoreConfig:
     flush_bytes: int = 8 * 1024 * 1024
     """Log written between two writes of consume-queue files."""
     checkpoint_bytes: int = 64 * 1024 * 1024
-    """Log written between two checkpoints; a start after a crash reads about as much."""
+    """Bytes of the log between two checkpoints; a start after a crash reads about as much."""
     max_open_files: int = 256
 
     @property
@@ -116,10 +120,10 @@ SIZE_BEFORE: Final = 2**31
 
 
 class NewBatch(NamedTuple):
-    """Messages of one queue that came together: data[start:] is the body of a batch, as it came,
-    and holds so many, *number*.
+    """Messages of one queue that arrived together: data[start:] is the body of a batch, as it was
+    sent, with *number* messages.
 
-    *shared* holds what they have in common; its flag, body and properties do not count.
+    *shared* has their common fields; its flag, body and properties are not used.
     """
 
     shared: NewMessage
@@ -128,7 +132,7 @@ class NewBatch(NamedTuple):
     number: int
 
     def each(self) -> list[NewMessage]:
-        """Return every message by itself. Raises ProtocolError if their number is another."""
+        """Return every message by itself. Raises ProtocolError if their number differs."""
         items = decode_batch(self.data[self.start :], self.number)
         if not 0 < len(items) == self.number:
             raise ProtocolError(f"a batch holds {len(items)} messages instead of {self.number}")
@@ -143,7 +147,7 @@ Messages = Sequence[NewMessage | NewBatch]
 
 
 def bytes_of(messages: Messages) -> int:
-    """Return the bytes of bodies and properties, which they hold while they wait."""
+    """Return the bytes of bodies and properties in memory while they wait."""
     return sum(
         [
             len(one.data) if isinstance(one, NewBatch) else len(one.body) + len(one.properties)
@@ -155,7 +159,7 @@ def bytes_of(messages: Messages) -> int:
 class PutResult(NamedTuple):
     """Place of a stored message, or of the first message of a batch.
 
-    *queue_offset* is 0 for a prepared or rollback record, which no queue holds. *size* is that of
+    *queue_offset* is 0 for a prepared or rollback record, which is in no queue. *size* is that of
     all records.
     """
 
@@ -175,8 +179,8 @@ def joined(results: list[PutResult]) -> PutResult:
 
 
 PutDone = Callable[[list[PutResult] | OgiveError], None]
-"""Called once on the owner thread: one result for each message or batch, in order, or why nothing
-was stored.
+"""Called once on the owner thread: one result for each message or batch, in order, or the reason
+why nothing was stored.
 """
 
 
@@ -195,8 +199,8 @@ class GetStatus(enum.Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """*parts*, joined, are *count* records back to back, as stored: views of the store's memory,
-    valid as long as they are held.
+    """*parts*, joined, are *count* consecutive records, as stored: views of the store's memory,
+    valid as long as they are referenced.
 
     *more*: in topics of batches, the messages in them beyond *count*; *size* is in bytes.
     """
@@ -221,7 +225,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class StoreStats:
-    """Counters since the store was opened, and sizes now."""
+    """Counters since the store was opened, and current sizes."""
 
     puts: int = 0
     put_bytes: int = 0

@@ -1,19 +1,16 @@
 """Check a store's directory without changing it, and repair one.
 
 Behaviour
-- verify reads every record of the log, compares the consume queues with what the log says, the
-  index and the list of queues with their checksums, and parses the tables. It opens files for
-  reading only.
-- Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext
-  instead of tags codes, which are not looked up. Our broker rebuilds such queues from the log when
+- verify reads every record of the log, compares the consume queues with the log, the index and the
+  list of queues with their checksums, and parses the tables. It opens files for reading only.
+- If Apache's broker ran with enableConsumeQueueExt, queues have addresses in consumequeue_ext
+  instead of tags codes; these are not looked up. Our broker rebuilds such queues from the log when
   it opens the store.
 - repair rebuilds everything derived from the log, and tables from their backups. It deletes no
   valid record; bytes that are not a record stay in the middle of the log, and are zeroed behind its
-  end. What keeps the log from being read at all is repaired first, see repair.py.
-- Delayed messages stay due when they were, or become due later, see queue_rebuild.py.
+  end. Faults that prevent reading the log at all are repaired first, see repair.py.
+- Delayed messages keep their due time, or get a later one, see queue_rebuild.py.
 - Both refuse while a broker runs on the directory.
-
-Compares the queues of topics of batches with what the log says, for ``ogive store verify``.
 """
 
 import time
@@ -55,20 +52,20 @@ from ogive.wire import java_json
 from ogive.wire.codes import SysFlag
 
 _COMPARED: int = 38
-"""bytes of an entry; what follows is for compaction"""
+"""bytes of an entry; the rest is for compaction"""
 
 
 class ExpectedUnits:
     """Entries that a queue of batches must have by the log, from offset *first* on.
 
-    Entries have no index that the log knows: those of records that are not in the log any more
-    are passed over.
+    The log does not have the index of an entry: entries of records that are not in the log any more
+    are skipped.
     """
 
     __slots__ = ("_found", "_waiting", "end", "mismatch", "missing")
 
     def __init__(self, first: int, found: Iterator[bytes]) -> None:
-        """*found* is what the files hold."""
+        """*found* are the entries in the files."""
         self._found = found
         # offset and entry
         self._waiting: list[tuple[int, bytes]] = []
@@ -77,12 +74,12 @@ class ExpectedUnits:
         self.missing: int | None = None
 
     def add(self, unit: bytes, count: int) -> None:
-        """Add *unit*, which stands for the next *count* messages."""
+        """Add *unit*, which is for the next *count* messages."""
         self._waiting.append((self.end, unit))
         self.end += count
 
     def compare(self) -> None:
-        """Compare what was added since the last time."""
+        """Compare the entries that were added since the last call."""
         for offset, unit in self._waiting:
             # commit-log offsets, never below 0
             held = next((held for held in self._found if held[:8] >= unit[:8]), None)
@@ -96,7 +93,7 @@ class ExpectedUnits:
 
 
 def units_in_files(fs: Fs, handles: Handles, kind: QueueKind, key: QueueKey) -> Iterator[bytes]:
-    """Yield all entries of a queue that stand for a record, in order. Raises OSError."""
+    """Yield all entries of a queue that have a record, in order. Raises OSError."""
     directory = kind.directory(key)
     for name in segment_names(fs, directory):
         path = segment_path(directory, int(name))
@@ -117,7 +114,7 @@ _MAX_LISTED: Final = 100
 # of damaged places in one sentence
 _MAX_OFFSETS: Final = 20
 _MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
-"""A tags code up to here is an address in consumequeue_ext.
+"""Largest tags code that is an address in consumequeue_ext.
 
 Source: ConsumeQueueExt.isExtAddr, 5.5.
 """
@@ -125,7 +122,7 @@ Source: ConsumeQueueExt.isExtAddr, 5.5.
 
 @dataclass(slots=True)
 class Report:
-    """Contents of a directory. *problems* are sentences; nothing is wrong if there are none."""
+    """Contents of a directory. *problems* are sentences; without any, nothing is wrong."""
 
     directory: str
     # the last stop was one
@@ -146,7 +143,7 @@ class Report:
     wrong_tables: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Sentences, too, about what is no fault."""
+    """Sentences about facts that are not faults."""
 
     @property
     def is_sound(self) -> bool:
@@ -178,7 +175,7 @@ def verify(root: Path) -> Report:
 
 
 def repair(root: Path) -> tuple[Report, Report]:
-    """Repair a store. Return what verify() says before and after. Raises as verify() does."""
+    """Repair a store. Return the results of verify() before and after. Raises as verify() does."""
     mended = _changing(root, repair_files)
     before = verify(root)
     before.problems[:0] = mended
@@ -187,7 +184,7 @@ def repair(root: Path) -> tuple[Report, Report]:
 
 
 def _changing(root: Path, change: Callable[[Fs, Path], Changed]) -> Changed:
-    """Carry it out while nobody else has the store. Raises StoreLocked, StoreUnusable."""
+    """Carry it out under the store's lock. Raises StoreLocked, StoreUnusable."""
     fs = OsFs()
     try:
         _check_is_store(root)
@@ -241,7 +238,7 @@ def _in_use(root: Path) -> StoreLocked:
 
 
 class _Expected:
-    """Entries that a queue must have by the log, and that were not compared yet."""
+    """Entries that a queue must have by the log, and that are not compared yet."""
 
     __slots__ = ("entries", "first", "index", "mismatch", "missing")
 
@@ -487,7 +484,7 @@ class _Verification:
         return raw[: len(raw) - len(raw) % ENTRY_BYTES]
 
     def _topic_tables(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Return config/topics.json, and the table that counts where it is lost: the backup.
+        """Return config/topics.json, and the table that applies if it is lost: the backup.
 
         None for an invalid one.
         """
@@ -521,7 +518,7 @@ class _Verification:
 
 
 def _listed(result: LogEnd) -> str:
-    """Return the offsets of the damaged places, the first of them if they are many."""
+    """Return the offsets of the damaged places, only the first ones if there are many."""
     offsets = [str(offset) for offset in list(result.places)[:_MAX_OFFSETS]]
     if result.damaged > len(offsets):
         return f"{', '.join(offsets)} and {result.damaged - len(offsets)} more places"

@@ -1,19 +1,19 @@
 """The writer: the only place that changes the log and the consume queues while the store runs.
 
-Groups of records and other jobs come through an inbox and are carried out in order. Groups that
-wait together become one write and one sync. The first error of a write or sync is final: after a
-failed sync the kernel forgets which pages were dirty, so that a second try would succeed without
-having written them.
+Groups of records and other jobs arrive in an inbox and are carried out in order. Groups that wait
+together become one write and one sync. The first error of a write or sync is final: after a failed
+sync the kernel forgets which pages were dirty, so a second try would succeed without having written
+them.
 
 With flush=async a short group is written on the owner's own thread while the writer's is idle. Such
 a write only copies into the page cache, which costs less than waking a thread and being woken by
-it: 71 us of processor time for one put with its answer, 234 us by the thread alone (1 KiB, one
-after the other, median of seven turns on a busy machine). Syncs, room ahead, new segments and
+it: 71 µs of processor time for one put with its answer, 234 µs by the thread alone (1 KiB, one
+after the other, median of seven turns on a busy machine). Syncs, allocation, new segments and
 derived files stay with the thread.
 
-If such a write takes long because the thread slept, the system is making writers wait for the disk:
-for a while all of them go to the writer's thread. One that only waited for a processor says nothing
-about the disk, and on a busy machine there is one every few seconds.
+If such a write takes long because the thread slept, the system makes writers wait for the disk: for
+a while all groups are written by the writer's thread. A write that only waited for a processor says
+nothing about the disk, and on a busy machine there is one every few seconds.
 """
 
 import functools
@@ -49,9 +49,9 @@ if sys.platform == "linux":
     import resource
 
     def _sleeps() -> int:
-        """Return how often this thread has given its processor away to wait for something.
+        """Return how often this thread has given up its processor to wait for something.
 
-        Takes half a microsecond.
+        The call takes half a microsecond.
         """
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
@@ -62,7 +62,7 @@ else:
 
 @dataclass(slots=True)
 class CommitGroup:
-    """Records of one turn of the owner, with what to do once they are safe.
+    """Records of one iteration of the owner, with the callbacks for the time when they are safe.
 
     Built by the owner, then only read.
     """
@@ -116,7 +116,7 @@ class CommitWriter:
         self.beside: list[Callable[[], None]] = []
 
     def commit(self, groups: Sequence[CommitGroup]) -> None:
-        """Write and report *groups*, which follow each other in the log; with flush=sync the report
+        """Write and report *groups*, which are consecutive in the log; with flush=sync the report
         comes after the sync.
         """
         refused = self._failed or self._refusing
@@ -159,8 +159,8 @@ class CommitWriter:
 
     @property
     def has_work_ahead(self) -> bool:
-        """After a commit: whether sync_in_s() has just begun to count, or the room ahead of the log
-        runs out.
+        """Return True, after a commit, if sync_in_s() has just begun to count, or the allocated
+        space is nearly used up.
         """
         return self._just_begun or self._log.prepared < self._end + self._ahead_bytes // 2
 
@@ -170,7 +170,7 @@ class CommitWriter:
         return self._failed is not None
 
     def accept_again(self) -> None:
-        """Go on where the log ends, once the owner has taken back every refused group."""
+        """Continue at the end of the log, after the owner has taken back every refused group."""
         self._refusing = None
 
     def sync_in_s(self) -> float:
@@ -187,7 +187,7 @@ class CommitWriter:
         self._unsynced = 0
 
     def wrote_beside(self) -> None:
-        """Sync what was written beside the log as the log's own writes are synced.
+        """Sync files that were written beside the log in the same way as the log.
 
         Raises OSError.
         """
@@ -203,8 +203,8 @@ class CommitWriter:
             sync()
 
     def idle(self) -> None:
-        """Make room for the near future while nothing waits, rather than between a send and its
-        answer.
+        """Allocate space for the near future while nothing waits, rather than between a send and
+        its answer.
         """
         if self._failed is None and self._log.prepared < self._end + self._ahead_bytes:
             try:
@@ -259,28 +259,28 @@ def join_extents(groups: Sequence[CommitGroup]) -> list[Chunk]:
 
 
 class Writer(Protocol):
-    """Worker that runs what is posted, in order."""
+    """Worker that runs posted jobs, in order."""
 
     def post(self, job: CommitGroup | Job) -> None: ...
 
     def close(self) -> None:
-        """Return when everything posted is done and synced."""
+        """Return when all posted jobs are done and synced."""
 
 
 MakeWriter = Callable[[CommitWriter, int], Writer]
-"""Gets the work, and the most bytes of groups that become one write."""
+"""Called with the work, and the most bytes of groups that become one write."""
 
 
 def _look_again() -> None:
-    """Have the thread see what there is to do ahead."""
+    """Let the thread check for work to do ahead."""
 
 
 class WriterThread:
     """Inbox and the thread that empties it.
 
-    *_working* protects the work: whoever holds it, thread or owner, is the writer at that moment.
-    The owner only tries to take it, and only when the thread has carried out everything that was
-    posted: nothing overtakes anything.
+    *_working* protects the work: the thread that holds it, this one or the owner's, is the writer
+    at that moment. The owner only tries to take it, and only when the thread has carried out all
+    posted jobs: so the order is always kept.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class WriterThread:
         return True
 
     def close(self) -> None:
-        """Carry out everything posted, sync, and end the thread."""
+        """Carry out all posted jobs, sync, and end the thread."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -367,7 +367,7 @@ class WriterThread:
                     return
 
     def _carry_out(self, job: CommitGroup | Job | None) -> bool:
-        """Run *job*, and the groups that wait behind it. Return False at the end."""
+        """Run *job*, and the groups that wait after it. Return False at the end."""
         work, inbox = self.work, self._inbox
         groups: list[CommitGroup] = []
         size = 0
@@ -405,7 +405,7 @@ class FullDisk:
         self.is_logged = False
 
     def check(self) -> None:
-        """Raise StoreFull until it is time to ask the disk again."""
+        """Raise StoreFull until it is time to try the disk again."""
         if self._monotonic() < self.until_s:
             raise StoreFull(str(self.error))
         self.until_s = 0.0
@@ -414,7 +414,7 @@ class FullDisk:
         self.until_s = self._monotonic() + _RETRY_FULL_S
 
     def refuse(self, error: StoreFull) -> None:
-        """Refuse writes for a second. Logged once, however often it is tried again."""
+        """Refuse writes for a second. Logged once, however often this is repeated."""
         self.error = error
         self.extend()
         if not self.is_logged:
@@ -422,7 +422,7 @@ class FullDisk:
             log.warning("the store refuses writes: %s", error)
 
     def end(self) -> None:
-        """Record that the disk took a write."""
+        """Record that a write succeeded."""
         if self.is_logged:
             self.is_logged = False
             log.warning("the store accepts writes again")
@@ -466,15 +466,15 @@ class WriterLink:
             self._writer.post(job)
 
     def post_from_any_thread(self, job: Job) -> None:
-        """Have the owner post *job*; nothing before start()."""
+        """Let the owner post *job*; do nothing before start()."""
         if self._wake_owner is not None:
             self._wake_owner(functools.partial(self.post, job))
 
     def call_owner(self, report: Job) -> None:
-        """Have the owner run *report*, in order; called on whichever thread writes.
+        """Let the owner run *report*, in order; called on the thread that writes.
 
         close() runs those that are left. An owner in submit() runs reports itself before it
-        returns: it need not be woken.
+        returns, so it need not be woken.
         """
         self._reports.append(report)
         if self._wake_owner is not None and not self._in_submit:
@@ -494,7 +494,7 @@ class WriterLink:
             self._reports.popleft()()
 
     def close(self) -> None:
-        """Return when everything posted is done and reported."""
+        """Return when all posted jobs are done and reported."""
         if self._writer is not None:
             self._writer.close()
             self.run_reports()

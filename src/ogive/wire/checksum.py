@@ -1,7 +1,7 @@
-"""CRC-32 as Java's java.util.zip.CRC32 computes it: of bodies, records and files.
+"""CRC-32, as computed by java.util.zip.CRC32, for bodies, records and files.
 
-The compiled part's (1 KiB in 0.07 us) or isal's (0.17), which use the processor's own instructions,
-else zlib's (0.3 to 0.5).
+The function is the compiled part's (0.07 µs for 1 KiB) or isal's (0.17 µs), which use instructions
+of the processor, else zlib's (0.3 to 0.5 µs).
 """
 
 from ogive.native import native

@@ -24,9 +24,10 @@ VERSION = 479
 Peers switch behaviour on it (protocol 01, section 6).
 """
 OWN_VERSION_FIGURE = "ogiveVersion"
-"""The runtime figure with the release of an ogive broker; Apache's brokers have none."""
+"""The runtime figure that has the release of an ogive broker; Apache's brokers do not have it."""
 BEYOND_THE_END = "Offset is beyond the end of its queue"
-"""The remark with which an ogive broker ignores progress beyond a queue; the code is SUCCESS.
+"""The remark of an ogive broker that ignores progress beyond the end of a queue; the code is
+SUCCESS.
 
 Apache's brokers store such progress.
 """
@@ -37,7 +38,7 @@ _FIRST_NAMED_VERSION = 213
 
 
 def version_name(version: int) -> str:
-    """Return the release behind a peer's version number: ``5.3.3`` for 479.
+    """Return the release for a peer's version number: ``5.3.3`` for 479.
 
     Source: MQVersion.java, 5.5.
     """
@@ -260,7 +261,7 @@ class LanguageCode(enum.IntEnum):
 
 
 class SysFlag:
-    """Bits of a message's ``sysFlag``, plain ints because they sit on hot paths.
+    """Bits of a message's ``sysFlag``, plain ints because they are used for every message.
 
     Source: MessageSysFlag.java, 5.3.
     """

@@ -108,7 +108,7 @@ def decode_command(frame: bytes) -> RemotingCommand:
 def _encode_json(command: RemotingCommand) -> bytes:
     """Write keys in Java's order, without spaces, and text as UTF-8.
 
-    It takes half the time of json.dumps.
+    This takes half the time of json.dumps.
     """
     quote = encode_basestring
     ext = ",".join([f"{quote(name)}:{quote(value)}" for name, value in command.ext_fields.items()])
@@ -151,10 +151,10 @@ except ImportError:
 else:
 
     def _loads(raw: bytes) -> Any:
-        """Read with orjson, and let the standard reader refuse what orjson refuses.
+        """Read with orjson, and let the standard reader refuse the text if orjson refuses it.
 
-        So there is one wording. Two differences are left, and no field shows them. orjson makes a
-        float of an integer over 64 bits: _int32 and _text_fields refuse it as float and as integer.
+        So there is one wording of errors. Two differences are left, and no field shows them. orjson
+        reads an integer over 64 bits as a float: _int32 and _text_fields refuse it in either form.
         It reads slightly deeper nesting than Python's recursion limit allows: such values are not
         used.
         """
@@ -284,8 +284,7 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
 def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
     """Read name length u16 | name | value length u32 | value, and so on.
 
-    One decoding serves all names and values that are ASCII; only the others are decoded on their
-    own.
+    One call decodes all names and values that are ASCII; only the others are decoded one by one.
     """
     fields: dict[str, str] = {}
     # a character for each byte, so offsets mean the same in both

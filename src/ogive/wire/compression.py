@@ -1,6 +1,6 @@
 """Compression of bodies. Source: CompressorFactory.java, MessageSysFlag.java, 5.3.
 
-zlib is always there. LZ4 (frame format) and ZSTD need the libraries of ``ogive[compression]``,
+zlib is always available. LZ4 (frame format) and ZSTD need the libraries of ``ogive[compression]``,
 which are loaded at their first use.
 """
 
@@ -20,7 +20,7 @@ _ZSTD_STEP: Final = 1024
 
 
 def compress(body: bytes, kind: CompressionType = "zlib", level: int = 5) -> tuple[bytes, int]:
-    """Return the shorter form of *body*, and the sysFlag bits that mark it.
+    """Return the shorter form of *body*, and the sysFlag bits for it.
 
     Raises CompressionUnavailable.
     """
@@ -29,9 +29,9 @@ def compress(body: bytes, kind: CompressionType = "zlib", level: int = 5) -> tup
 
 
 def decompress(body: bytes, sys_flag: int, limit: int = MAX_INFLATED_BYTES) -> bytes:
-    """Inflate a body of at most *limit* bytes. No type bits mean zlib: all clients before 5.0.
+    """Decompress a body to at most *limit* bytes. No type bits mean zlib: all clients before 5.0.
 
-    Raises ProtocolError for what is damaged, too long, or in an unknown compression;
+    Raises ProtocolError for a body that is damaged, too long, or in an unknown compression;
     CompressionUnavailable.
     """
     kind = _KINDS.get(sys_flag & SysFlag.COMPRESSION_MASK)

@@ -1,8 +1,8 @@
-"""Properties of a copy of a message, made to fit into a record.
+"""Properties of a copy of a message, reduced until they fit into a record.
 
-A copy for another try, or for the dead letters, carries more properties than its message.
-Where a message leaves no room for them, its largest properties are removed.
-Otherwise anyone who may send could make messages that no consumer can get rid of.
+A copy for another try, or for the dead letters, has more properties than its message. If the
+message leaves no room for them, its largest properties are removed. Otherwise anyone who may send
+could create messages that no consumer can get rid of.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def fit_properties(
 ) -> dict[str, str]:
     """Return *properties*, without the largest ones if they do not fit into *limit* bytes.
 
-    REMOVED_PROPERTIES names what was removed. *limit* must be at least 24,000.
+    REMOVED_PROPERTIES names the removed ones. *limit* must be at least 24,000.
     """
     kept = dict(properties)
     sizes = {name: _bytes(name) + _bytes(value) + 2 for name, value in kept.items()}

@@ -12,7 +12,9 @@ Source: NettyDecoder.java.
 """
 
 MAX_HEADER_BYTES = 256 * 1024
-"""32,767 bytes of properties with every character escaped need 196,602: a legal send must pass."""
+"""Limit for a header: 32,767 bytes of properties with every character escaped need 196,602, and
+such a send is valid.
+"""
 
 # parts of a frame that are shorter are put together
 _SMALL_PART = 4096
@@ -37,11 +39,11 @@ class FrameDecoder:
 
     @property
     def buffered(self) -> int:
-        """Bytes held of the frame that is not complete yet."""
+        """Bytes of the incomplete frame."""
         return self._buffered
 
     def feed(self, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
-        """Return the frames that *data* completes, and the error behind them, if any.
+        """Return the frames that *data* completes, and the error after them, if any.
 
         The frames before the error are valid.
         """

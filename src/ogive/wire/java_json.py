@@ -1,8 +1,7 @@
 """Reader for the JSON that Java's fastjson writes: bare integer keys, objects as keys, references
-to values written before.
+to earlier values.
 
-Source: behaviour of fastjson 1 and 2 as seen in answers of Apache's brokers (protocol 01, section
-10).
+Source: behaviour of fastjson 1 and 2 in answers of Apache's brokers (protocol 01, section 10).
 """
 
 import json
@@ -17,9 +16,9 @@ MAX_VALUES: Final = 1_000_000
 MAX_JAVA_VALUES: Final = 25_000
 """Limit for data of a peer.
 
-A frame has room for eight million values: a third of a GiB, and in Java's dialect, of which a value
-takes two microseconds, over ten seconds of nothing else. A server's loop stands still for 25,000 of
-them as long as for 1 MiB of plain JSON.
+A frame has room for eight million values. They would need a third of a GiB and, in Java's dialect
+with two microseconds per value, over ten seconds in which a server's loop does nothing else. 25,000
+of them block the loop as long as 1 MiB of plain JSON.
 """
 # of the dialect where an answer has a table of everything
 MAX_TABLE_VALUES: Final = 250_000
@@ -32,9 +31,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 class FrozenObject(dict[str, Any]):
-    """Object that is a key of another object: equal to a dict, hashable by its
-    content.
-    """
+    """Object that is a key of another object: equal to a dict, and hashable by its contents."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         # Of texts: Python seeds their hashes, so that nobody can choose many keys with one. str()
@@ -43,8 +40,7 @@ class FrozenObject(dict[str, Any]):
 
 
 def loads(raw: bytes | str, *, bounded: bool = False, java_values: int = MAX_JAVA_VALUES) -> Any:
-    """Read standard JSON at full speed, and Java's dialect otherwise. Bare integer keys become
-    text.
+    """Read standard JSON at full speed, or else Java's dialect. Bare integer keys become text.
 
     *bounded*: at most MAX_VALUES values, or *java_values* in the dialect and with references.
 
@@ -74,7 +70,7 @@ def loads(raw: bytes | str, *, bounded: bool = False, java_values: int = MAX_JAV
 
 
 def _check_values(text: str, limit: int, kind: str = "") -> None:
-    """Raise ProtocolError for too many values, before a reader makes an object of each.
+    """Raise ProtocolError for too many values, before a reader creates an object for each.
 
     Commas and brackets inside strings count, too.
     """
@@ -95,7 +91,7 @@ def holds_half_a_character(text: str) -> bool:
 
 
 class _Reader:
-    """Recursive descent over the dialect; depth is bounded."""
+    """Recursive-descent parser of the dialect; depth is limited."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -193,7 +189,7 @@ _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 def _resolve(root: Any) -> Any:
     """Replace ``{"$ref": "$.a.b[0]"}`` by the value at that path.
 
-    Raises ProtocolError for other forms of reference, for references into themselves, and if the
+    Raises ProtocolError for other forms of reference, for references to themselves, and if the
     result has more than MAX_REFERRED values.
     """
     # id of a dict or list -> values in it, 0 while it is being walked
@@ -235,7 +231,7 @@ def _resolve(root: Any) -> Any:
 def _steps(path: str) -> list[tuple[str, str]]:
     """Split a reference into steps; each has either a name or an index.
 
-    Raises ProtocolError for a path beyond MAX_DEPTH: no value is nested so deep.
+    Raises ProtocolError for a path beyond MAX_DEPTH, because no value is nested so deeply.
     """
     steps = _STEP.findall(path) if len(path) <= MAX_PATH else []
     if not path.startswith("$") or ".." in path or len(path) > MAX_PATH or len(steps) > MAX_DEPTH:

@@ -48,7 +48,7 @@ def _ends_in_backslash(part: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Split at the first separator that is not escaped: blanks, = or :, or one of these with blanks
+    """Split at the first separator that is not escaped: blanks, = or :, or = or : with blanks
     around it.
     """
     at, escaped = 0, False

@@ -28,7 +28,7 @@ MAGIC_V2: Final = 0xDAA320AB
 Only 5.x writes it, for topics over 127 bytes.
 """
 MAGIC_BLANK: Final = 0xCBD43194
-"""End of a commit-log file: int32 of the room left, this magic, then anything."""
+"""End of a commit-log file: int32 with the number of bytes left, this magic, then anything."""
 
 MAX_PROPERTIES_BYTES: Final = 32767
 MAX_BATCH_MESSAGES: Final = 4096
@@ -40,7 +40,7 @@ HEAD: Final = struct.Struct(">IIIiiqqiq")
 timestamp (48 bytes)
 """
 TAIL: Final = struct.Struct(">iq")
-"""reconsume times, prepared transaction offset; they stand between the store host and the body
+"""reconsume times, prepared transaction offset; they are between the store host and the body
 length
 """
 RECORD_V4: Final = struct.Struct(">IIIiiqqiq8sq8siqi")
@@ -50,14 +50,16 @@ length (88 bytes)
 
 _V6_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 WRAPPED: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
-"""Both in the sysFlag of a record that holds a batch whole: see ``unwrap``."""
+"""Both flags in the sysFlag of a record that holds a whole batch: see ``unwrap``."""
 
 
 # --- small parts ----------------------------------------------------------------------------------
 
 
 def body_crc(body: bytes) -> int:
-    """Return java.util.zip.CRC32 of the stored body with the sign bit cleared, or 0 for no body."""
+    """Return java.util.zip.CRC32 of the stored body with the sign bit cleared, or 0 for an empty
+    body.
+    """
     return crc32(body) & 0x7FFFFFFF
 
 
@@ -99,8 +101,8 @@ def decode_host(raw: bytes) -> str:
 
 
 def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
-    """Return the broker's id of a message: its store host and commit-log offset in upper-case
-    hex (32 or 56 characters).
+    """Return the broker's id of a message: its store host and commit-log offset in upper-case hex
+    (32 or 56 characters).
     """
     return (
         binascii.hexlify(store_host + (commitlog_offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8))
@@ -110,7 +112,7 @@ def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
 
 
 def offset_message_ids(store_host: bytes, commitlog_offsets: list[int]) -> str:
-    """Return the ids of several messages, joined by commas, as a batch is answered."""
+    """Return the ids of several messages, joined by commas, as in the answer to a batch."""
     raw = b"".join([store_host + offset.to_bytes(8) for offset in commitlog_offsets])
     return raw.hex(",", len(store_host) + 8).upper()
 
@@ -155,7 +157,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def join_properties(properties: Mapping[str, str]) -> bytes:
-    """Encode properties that were decoded before, of any length. Raises nothing."""
+    """Encode properties that were decoded before, of any length. It does not raise."""
     return _joined(properties).encode(errors="replace")
 
 
@@ -183,7 +185,7 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 def raw_property(raw: bytes, name: bytes) -> bytes | None:
     """Return one value of the stored form, without parsing the rest.
 
-    The last of several counts, as in a Java client's map.
+    If there are several, return the last one, as in a Java client's map.
     """
     at = raw.rfind(b"\x02" + name + b"\x01") + 1
     if at == 0 and not raw.startswith(name + b"\x01"):
@@ -237,11 +239,11 @@ class Properties(Mapping[str, str]):
 
 
 class DamagedMessage(ProtocolError):
-    """A stored message whose body does not match its checksum; everything else of its record
-    fits.
+    """A stored message whose body does not match its checksum; everything else of its record is
+    valid.
 
-    *read_crc* is the checksum of the body as it was read, *intact* what stands before it in the
-    same answer; *alone*: that is all of it.
+    *read_crc* is the checksum of the body that was read, *intact* are the messages before it in the
+    same answer; *alone*: the answer has nothing else.
     """
 
     def __init__(
@@ -267,8 +269,8 @@ class DamagedMessage(ProtocolError):
 
 
 class NoRecord(ProtocolError):
-    """Bytes of a pull answer from which no record can be cut; *intact* is what stands before them
-    in the same answer.
+    """Bytes of a pull answer that are not a record; *intact* are the messages before them in the
+    same answer.
     """
 
     def __init__(self, message: str, intact: Sequence[MessageExt] = ()) -> None:
@@ -304,7 +306,7 @@ class StoredMessage:
 def encode_stored(message: StoredMessage) -> bytes:
     """Return the record of a message.
 
-    Host flags follow the hosts' lengths; topics over 127 bytes take the version 2 layout. Raises
+    Host flags follow the hosts' lengths; topics over 127 bytes need the version 2 layout. Raises
     ProtocolError.
     """
     topic = message.topic.encode()
@@ -347,7 +349,7 @@ def encode_stored(message: StoredMessage) -> bytes:
 
 def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
     """Return (record size, queue offset, properties) of the record at byte *at*, which must be
-    whole.
+    complete.
     """
     size = int.from_bytes(buffer[at : at + 4])
     sys_flag = buffer[at + 39]
@@ -366,7 +368,7 @@ def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
 def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
     """Read the record at byte *at*.
 
-    Raises ProtocolError if it is not whole. The caller checks the CRC of the body.
+    Raises ProtocolError if it is not complete. The caller checks the CRC of the body.
     """
     end = len(buffer)
     if end - at < 91:
@@ -430,19 +432,19 @@ def decode_messages(
     check_crc: bool = True,
     max_inflated_bytes: float = MAX_INFLATED_BYTES,
 ) -> list[MessageExt]:
-    """Read an answer's body: records back to back, with inflated bodies.
+    """Read an answer's body: consecutive records, whose bodies are decompressed.
 
-    Raises NoRecord for a record that is none, and DamagedMessage. After *max_inflated_bytes* of
-    inflated bodies the others stay compressed: see MessageExt.is_compressed.
+    Raises NoRecord for bytes that are not a record, and DamagedMessage. After *max_inflated_bytes*
+    of decompressed bodies the others stay compressed: see MessageExt.is_compressed.
     """
     messages, _ = _decode(buffer, broker_name, check_crc, max_inflated_bytes, in_parts=False)
     return messages
 
 
 def decode_message(buffer: bytes, broker_name: str = "") -> MessageExt:
-    """Decode exactly one message, its body inflated.
+    """Decode exactly one message, with its body decompressed.
 
-    Raises NoRecord for anything else, without looking at further records.
+    Raises NoRecord for anything else, without reading further records.
     """
     size = int.from_bytes(buffer[:4])
     if not size or size != len(buffer):
@@ -461,7 +463,7 @@ def decode_some(
     max_inflated_bytes: float = MAX_INFLATED_BYTES,
 ) -> tuple[list[MessageExt], int]:
     """Read as decode_messages() does, up to the first compressed body after *max_inflated_bytes* of
-    others. Return the messages, and where that record starts.
+    others. Return the messages, and the position of that record.
 
     A MiB of compressed bodies may become a thousand. A record that holds a batch becomes its
     messages, see ``unwrap``; one after MAX_INNER_MESSAGES ends the reading, too. A batch that
@@ -513,7 +515,7 @@ def _decode(
 def _decode_common(
     buffer: bytes, at: int, end: int, broker_name: str, check_crc: bool
 ) -> MessageExt | None:
-    """Decode a whole, plain record with IPv4 hosts, as nearly every record is.
+    """Decode a complete, plain record with IPv4 hosts, as nearly every record is.
 
     Return None for any other record; ``_decode`` reads those.
     """
@@ -622,7 +624,7 @@ def measure(messages: Sequence[MessageExt]) -> tuple[int, bool, bool]:
 
 
 def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = True) -> MessageExt:
-    """Return the record as an application sees it.
+    """Return the record in the form for applications.
 
     A body that cannot be decompressed stays as it is, marked by its flag.
     """
@@ -690,7 +692,7 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchItem]:
-    """Read the body of a batch. Raises ProtocolError for lengths that do not add up, or over
+    """Read the body of a batch. Raises ProtocolError for wrong lengths, or for more than
     *max_messages*.
     """
     if (
@@ -726,8 +728,9 @@ def unwrap(record: StoredMessage) -> list[StoredMessage]:
     """Return the messages of a record that holds a whole batch, as 5.x brokers store it in a topic
     with queue.type=BatchCQ.
 
-    Each has its own offset, flag, properties and body, and the flag INNER_BATCH; the rest is that
-    of the record. Raises ProtocolError if they cannot be read, and CompressionUnavailable.
+    Each has its own offset, flag, properties and body, and the flag INNER_BATCH; all other fields
+    are those of the record. Raises ProtocolError if they cannot be read, and
+    CompressionUnavailable.
 
     Source: MessageDecoder.decodeMessage, 5.5.
     """

@@ -1,4 +1,4 @@
-"""Numbers and booleans that came as text: in properties and headers, and as names in tables."""
+"""Numbers and booleans in text: in properties and headers, and as names in tables."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ _LONG_BITS: Final = 63
 
 
 def whole_number(text: str) -> int | None:
-    """Return the queue id, delay level or count that *text* is, or None if it is none."""
+    """Return the queue id, delay level or count in *text*, or None if it is not a number."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
@@ -18,7 +18,7 @@ def parse_long(text: str) -> int:
     """Return the number in *text* as Java's Long.parseLong reads it.
 
     That is an optional sign and decimal digits, also with leading zeros and of other scripts;
-    unlike int(), it accepts neither blanks nor underscores. Raises ValueError where Java throws
+    unlike int(), it accepts neither blanks nor underscores. Raises ValueError if Java throws
     NumberFormatException.
     """
     if text.isascii() and text.isdecimal() and len(text) < _LONG_DIGITS:

@@ -1,8 +1,7 @@
-"""Sends on the wire: requests to store messages and to end transactions, and the answers to what
-was stored.
+"""Sends on the wire: requests to store messages and to end transactions, and their answers.
 
-A client writes the binary header, which brokers of 4.9 and 5.x read whatever they answer in.
-Source: RocketMQSerializable.java, SendMessageRequestHeaderV2.java,
+A client writes the binary header, which brokers of 4.9 and 5.x read, whichever form their answers
+have. Source: RocketMQSerializable.java, SendMessageRequestHeaderV2.java,
 EndTransactionRequestHeader.java, SendMessageResponseHeader.java, 5.3.
 """
 
@@ -72,7 +71,7 @@ class NewMessage(NamedTuple):
 
 
 class SendAnswer(NamedTuple):
-    """Answer to a send, except for the place of its messages."""
+    """Answer to a send, without the place of its messages."""
 
     # None: it is one-way, and not answered
     opaque: int | None
@@ -104,17 +103,17 @@ class SendKind(enum.IntEnum):
     BATCH = 1
     """Store several messages, all or none."""
     SPECIAL = 2
-    """Store one message that needs a closer look: delayed or sent again, without a unique key, or
+    """Store one message that needs a full check: delayed or sent again, without a unique key, or
     with numbers that no client sends.
     """
     HALF = 3
-    """Store the message of a transaction, as producers send it."""
+    """Store the message of a transaction, in the form that producers send."""
     END = 4
     """Commit a transaction, or roll it back."""
 
 
 class Signed(NamedTuple):
-    """The signature of a request: *values* and the body are what it covers."""
+    """The signature of a request: it covers *values* and the body."""
 
     access_key: str
     signature: str
@@ -134,13 +133,14 @@ class Send(NamedTuple):
     code: int
     kind: int
     message: NewMessage
-    """A plain send's is ready to be stored; others have their properties as they were sent.
+    """The message of a plain send is ready to be stored; others have their properties as they were
+    sent.
 
-    The messages of a batch share it; its properties are those of the batch, its body is empty.
+    The messages of a batch share it; its properties are those of the batch, and its body is empty.
     """
     answer: SendAnswer
     signed: Signed | None
-    """None unless the request carries an access key and a signature."""
+    """None unless the request has an access key and a signature."""
     request: bytes | RemotingCommand
     """The frame, or the command that was decoded already."""
 
@@ -151,7 +151,7 @@ class Send(NamedTuple):
 
     @property
     def batch(self) -> tuple[bytes, int]:
-        """The bytes that hold the messages of a batch, and where these begin."""
+        """The bytes that hold the messages of a batch, and the position at which these begin."""
         return _body_in(self.request)
 
     @property
@@ -169,7 +169,7 @@ class Send(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """End of a transaction, whose half message is named by both its offsets."""
+    """End of a transaction, with both offsets of its half message."""
 
     group: str
     queue_offset: int
@@ -195,7 +195,7 @@ class End(NamedTuple):
 
     @property
     def body(self) -> bytes | memoryview:
-        """The body of the request, which nothing reads; a signature covers it."""
+        """The body of the request, which is not used, but is covered by a signature."""
         data, start = _body_in(self.request)
         return memoryview(data)[start:]
 
@@ -237,9 +237,9 @@ SHORT_NAMES: Final = SendNames("b", "e", "f", "g", "h", "i", "j", "l", "c", "d",
 def read_send(
     command: RemotingCommand, origin: Origin, request: bytes | RemotingCommand | None = None
 ) -> Send:
-    """Return the send that *command* asks for.
+    """Return the send in *command*.
 
-    Raises ProtocolError if a field is missing, or is no number.
+    Raises ProtocolError if a field is missing, or is not a number.
     """
     ext = command.ext_fields
     # half of what the attributes cost
@@ -301,7 +301,7 @@ def read_send(
 
 
 def _read_end(command: RemotingCommand, frame: bytes) -> End:
-    """Return the end of a transaction. Raises ProtocolError where its fields are unusual."""
+    """Return the end of a transaction. Raises ProtocolError if its fields are unusual."""
     ext = command.ext_fields
     try:
         ending = Ending(
@@ -376,7 +376,9 @@ _DECISIONS: Final = {
 
 
 def _half_key(properties: bytes) -> bytes | None:
-    """Return the unique key of a half message as producers send it; None for other properties."""
+    """Return the unique key of a half message in the form that producers send; None for other
+    properties.
+    """
     if b"TRAN_MSG\x01true" not in properties:
         return None
     pairs = [one.partition(b"\x01") for one in properties.removesuffix(b"\x02").split(b"\x02")]
@@ -405,12 +407,12 @@ def _signed(command: RemotingCommand) -> Signed | None:
 def read_sends_in_python(
     frames: list[bytes], at: int, most: int, most_bytes: int, most_body: int, origin: Origin
 ) -> list[Send | End]:
-    """Return the sends from frames[at] on that follow each other and are of one code and kind.
-    Half messages and ends of transactions count as one kind.
+    """Return consecutive sends of one code and kind from frames[at] on. Half messages and ends of
+    transactions count as one kind.
 
-    They are at most *most*, and their frames, if they are several, hold at most *most_bytes*. Left
-    out, with all behind it, is a send with a body of more than *most_body* bytes, one by the long
-    names, and one that cannot be read: decode_command() and read_send() are for these.
+    There are at most *most*, and if there are several frames, they have at most *most_bytes*. The
+    list ends before a send with a body of more than *most_body* bytes, one with the long names, and
+    one that cannot be read: decode_command() and read_send() are for these.
     """
     sends: list[Send | End] = []
     size = 0
@@ -515,7 +517,7 @@ def _entry(name: str, value: str) -> bytes:
 
 
 class SendEncoder:
-    """Encoder for sends of one producer group to one queue, from parts that are made once."""
+    """Encoder for sends of one producer group to one queue, from parts that are built once."""
 
     __slots__ = ("_batch", "_credentials", "_fixed", "_plain", "_values_after", "_values_before")
 
@@ -565,7 +567,7 @@ class SendEncoder:
         *,
         oneway: bool = False,
     ) -> bytes:
-        """Return the frame of SEND_MESSAGE_V2, which carries one message.
+        """Return the frame of SEND_MESSAGE_V2, for one message.
 
         *properties* in their stored form, not empty; *born_ms* with 13 digits (the years 2001 to
         2286).
@@ -584,7 +586,7 @@ class SendEncoder:
         return _frame(_SEND, opaque, _ONEWAY if oneway else 0, entries, born_ms, properties, body)
 
     def batch(self, opaque: int, born_ms: int, properties: bytes, body: bytes) -> bytes:
-        """Return the frame of SEND_BATCH_MESSAGE; *body* as ``encode_batch`` makes it."""
+        """Return the frame of SEND_BATCH_MESSAGE; *body* in the form of ``encode_batch``."""
         entries = self._batch
         if self._credentials is not None:
             entries += self._signature(
@@ -641,9 +643,10 @@ _STORED: Final = {status.value: status for status in SendStatus}
 def read_answer(
     answer: RemotingCommand, queue: MessageQueue, address: str, key: str = ""
 ) -> SendResult | OgiveError:
-    """Return where a send to *queue* of the broker at *address* is stored, or why it is not.
+    """Return the result of a send to *queue* of the broker at *address*, or the error if it was
+    refused.
 
-    The result's id is *key*, or if that is empty, the id that the broker gave.
+    The result's id is *key*, or if that is empty, the broker's id.
     """
     status = _STORED.get(answer.code)
     if status is None:

@@ -2,8 +2,8 @@
 
 Source: AclClientRPCHook.java, AclUtils.java, 5.3.
 
-A signature covers the values of the header fields and the body, not the code, and no time: whoever
-can read the connection can repeat a request. Use TLS where others can listen.
+A signature covers the values of the header fields and the body, but neither the code nor a time:
+anyone who can read the connection can repeat a request. Use TLS if others can read the network.
 """
 
 import base64
@@ -47,7 +47,7 @@ class Credentials:
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """The fields of every signed request beside its signature."""
+        """The fields of every signed request in addition to its signature."""
         token = {} if self.security_token is None else {SECURITY_TOKEN: self.security_token}
         return {ACCESS_KEY: self.access_key, **token}
 
@@ -55,8 +55,8 @@ class Credentials:
     def _keyed(self) -> tuple[Any, Any]:
         """SHA-1 of the inner and of the outer key of HMAC, RFC 2104.
 
-        Copies of these take a third less time than copies of what hmac.new() returns: 1.9 instead
-        of 2.8 µs for 1 KiB.
+        Copies of these take a third less time than copies of hmac.new(): 1.9 instead of 2.8 µs for
+        1 KiB.
         """
         key = self.secret_key.encode()
         if len(key) > _BLOCK_BYTES:
@@ -85,15 +85,15 @@ class Credentials:
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
         """Return *fields* with the access key and the signature over them and *body*.
 
-        Empty values are left out: peers drop them, and the signature would not match.
+        Empty values are left out: peers drop them, and then the signature would not match.
         """
         signed = {name: value for name, value in fields.items() if value} | self.fields
         return {**signed, SIGNATURE: self.signature(_joined(signed), body)}
 
     def has_signed(self, fields: Mapping[str, str], body: bytes, version: int) -> bool:
-        """Return True if the signature among *fields* is this user's.
+        """Return True if the signature in *fields* is this user's.
 
-        *version*: the client's; old ones do not sign every field.
+        *version*: the client's; old clients do not sign every field.
         """
         return self.has_made(fields.get(SIGNATURE, ""), signed_values(fields, version), body)
 
@@ -107,7 +107,7 @@ class Credentials:
 def signed_values(fields: Mapping[str, str], version: int) -> bytes:
     """Return the values that the signature of a request with these fields covers.
 
-    *version*: the client's; old ones do not sign every field.
+    *version*: the client's; old clients do not sign every field.
     """
     if version <= LAST_THAT_LEFT_IT_OUT and UNIQUE_KEY_QUERY in fields:
         fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
@@ -115,7 +115,7 @@ def signed_values(fields: Mapping[str, str], version: int) -> bytes:
 
 
 def _joined(fields: Mapping[str, str]) -> bytes:
-    """Join the values of all fields but the signature, in the order of their names."""
+    """Join the values of all fields except the signature, sorted by name."""
     names = sorted(fields) if all(map(str.isascii, fields)) else sorted(fields, key=_java_order)
     return "".join([fields[name] for name in names if name != SIGNATURE]).encode()
 

@@ -1,7 +1,8 @@
-"""Trace records: what clients write to the trace topic about each message, and how to read it.
+"""Trace records: the records of clients in the trace topic about each message, and how to read
+them.
 
-Records end with the character 2, their fields with the character 1; a field that Java has not is
-the text "null". Source: TraceDataEncoder.java, 5.5.
+Records end with the character 2, their fields with the character 1; a field without a value in Java
+is the text "null". Source: TraceDataEncoder.java, 5.5.
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ class TraceRecord:
     """One step in the life of a message.
 
     *step* is ``sent``, ``delivered`` (to a listener), ``consumed`` (the listener ended) or
-    ``transaction ended``. What a step does not tell is None; *request_id* joins a ``consumed`` to
-    its ``delivered``.
+    ``transaction ended``. Fields that a step does not have are None; *request_id* joins a
+    ``consumed`` with its ``delivered``.
     """
 
     step: str
@@ -44,7 +45,7 @@ _STEPS: Final = ("sent", "transaction ended", "delivered", "consumed")
 
 
 def by_time(record: TraceRecord) -> tuple[int, int]:
-    """Return a sort key: steps of one millisecond are in the order in which they happen."""
+    """Return a sort key: steps within one millisecond are in the order in which they happen."""
     return record.at_ms or 0, _STEPS.index(record.step)
 
 

@@ -79,9 +79,9 @@ def delayed(
 def check_delivery(
     store: MessageStore, message: NewMessage, topic: str, spare_bytes: int = 0
 ) -> None:
-    """Raises InvalidOption for a message that fits the topic it waits in and, with *spare_bytes*
-    more, no record of *topic*, its own: a name may be longer than that of the topic it waits in,
-    and a segment small.
+    """Check that a waiting message will fit into a record of *topic*, its own, with *spare_bytes*
+    more: that name may be longer than the one of the topic in which it waits, and a segment may be
+    small. Raises InvalidOption.
     """
     if len(topic) > len(message.topic) or spare_bytes:
         store.check_fits(message._replace(topic=topic), spare_bytes)

@@ -180,7 +180,7 @@ class Handle(NamedTuple):
 
 
 def read_handle(text: str) -> Handle:
-    """Raises ValueError for one that no broker gave."""
+    """Read the parts of a recall handle. Raises ValueError for one that no broker issued."""
     try:
         if "+" in text or "/" in text:
             raise ValueError("not of the alphabet for URLs")

@@ -258,7 +258,7 @@ class Timers:
         )
 
     def check_room(self) -> None:
-        """Raises Rejected when as many messages wait as may."""
+        """Check that one more message may wait. Raises Rejected."""
         if len(self) >= self._max:
             raise Rejected(
                 ResponseCode.SYSTEM_BUSY,

@@ -218,7 +218,7 @@ def consume_stats(
 
 
 def check_shown(queues: int, instead: str) -> None:
-    """Raises Rejected for more queues than one answer shows."""
+    """Check that one answer can show so many queues. Raises Rejected."""
     if queues > MAX_QUEUES_SHOWN:
         remark = (
             f"the answer would be of {queues} queues, {MAX_QUEUES_SHOWN} can be shown at "

@@ -181,7 +181,7 @@ async def forbid_or_allow(
 
 
 def _existing(ctx: Context, group: str) -> SubscriptionGroupConfig:
-    """Raises Rejected."""
+    """Return the group's settings. Raises Rejected if it does not exist."""
     config = ctx.groups.get(group)
     if config is None:
         raise Rejected(

@@ -37,7 +37,7 @@ _EACH, _TAG = 600, 60
 
 
 def check_client_id(client_id: str) -> None:
-    """Raises InvalidOption."""
+    """Check the length of a client id. Raises InvalidOption."""
     if not 1 <= len(client_id) <= MAX_CLIENT_ID:
         raise InvalidOption(
             f"client id of {len(client_id)} characters: must be between 1 and {MAX_CLIENT_ID}"
@@ -45,7 +45,7 @@ def check_client_id(client_id: str) -> None:
 
 
 def check_subscription(data: SubscriptionData) -> None:
-    """Raises InvalidOption for one that is longer than any filter needs to be."""
+    """Check the length of a subscription's filter. Raises InvalidOption."""
     longest = max(len(data.expression), len(data.tags) and max(map(len, data.tags)))
     tags = max(
         len(data.tags),
@@ -283,7 +283,7 @@ class ClientTable:
         return newest.pop()
 
     def register_producer(self, group: str, client: Client) -> None:
-        """Raises Rejected when the table is full."""
+        """Add a producer of the group. Raises Rejected if the table is full."""
         members = self.producers.get(group)
         if members is None or client.connection not in members:
             self._count_up(group)

@@ -70,7 +70,7 @@ class TableWriter:
                 ) from writing.exception()
 
     def check(self, version: int) -> None:
-        """Raises StoreError where *version* could not be saved, and tries that again for the next
+        """Raise StoreError if *version* could not be saved, and begin another try for the next
         call.
         """
         if self.written < version <= self._failed:
@@ -150,7 +150,7 @@ class ProgressSaver:
         self._writer = TableWriter(name, file, lambda: self._render)
 
     async def save(self) -> None:
-        """Raises StoreError."""
+        """Save the table if it has changed. Raises StoreError."""
         async with self._saving:
             version = self._table.version
             if version == self._saved:
@@ -249,10 +249,12 @@ class ConfigTable(ABC, Generic[C]):
 
     @abstractmethod
     def check(self, config: C) -> None:
-        """Raises InvalidOption for a bad or reserved name, or impossible numbers."""
+        """Check the name and the numbers of a configuration. Raises InvalidOption."""
 
     def create_or_update(self, config: C) -> C:
-        """Raises InvalidOption for a bad or reserved name, impossible numbers, or a full table."""
+        """Add or replace a configuration. Raises InvalidOption as check() does, and if the table is
+        full.
+        """
         self.check(config)
         return self._put(config)
 

@@ -92,7 +92,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             )
 
     def check(self, config: SubscriptionGroupConfig) -> None:
-        """Raises InvalidOption for a bad name or impossible settings."""
+        """Check the name and the settings of a group. Raises InvalidOption."""
         validate_group(config.name)
         if not 0 <= config.retry_queues <= MAX_RETRY_QUEUES:
             raise InvalidOption(
@@ -167,7 +167,9 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
 
 
 def _check_kept(config: SubscriptionGroupConfig) -> None:
-    """Raises InvalidOption for what the broker only keeps, and Apache's could not read."""
+    """Check settings that this broker only stores: Apache's must be able to read them. Raises
+    InvalidOption.
+    """
     policy, subscriptions = config.retry_policy, config.subscriptions or ()
     if (policy.get("type") or "CUSTOMIZED") not in ("CUSTOMIZED", "EXPONENTIAL"):
         raise InvalidOption(

@@ -182,7 +182,7 @@ def _check_of_group(name: str, value: str) -> None:
 
 
 def check_message_type(topic: str, expected: str, properties: bytes) -> None:
-    """Raises Rejected for a message of another type than the topic's."""
+    """Check that a message has the topic's type. Raises Rejected."""
     if expected not in MESSAGE_TYPES or expected in ("UNSPECIFIED", "MIXED"):
         return
     actual = message_type(decode_properties(properties))
@@ -293,7 +293,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return True
 
     def check_saved(self, name: str) -> None:
-        """Raises StoreError for a topic that could not be saved; that is tried again then."""
+        """Raise StoreError if the topic could not be saved, and begin another try."""
         if not self.is_saved(name):
             self._writer.check(self.pending[name])
 
@@ -323,7 +323,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     # --- changing ---------------------------------------------------------------------------------
 
     def check(self, config: TopicConfig) -> None:
-        """Raises InvalidOption for a bad or reserved name, or impossible numbers."""
+        """Check the name and the numbers of a topic. Raises InvalidOption."""
         validate_topic(config.name)
         if self.is_system(config.name):
             raise InvalidOption(f"topic {config.name} belongs to the broker: it cannot be changed")

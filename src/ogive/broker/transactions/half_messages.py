@@ -107,7 +107,7 @@ def find_half_message(store: MessageStore, commitlog_offset: int) -> StoredMessa
 
 
 def half_message(store: MessageStore, commitlog_offset: int) -> StoredMessage:
-    """Raises StoreError where the log does not have it any more."""
+    """Return the half message at an offset. Raises StoreError if the log no longer has it."""
     half = find_half_message(store, commitlog_offset)
     if half is None:
         raise StoreError(f"the log has no half message at {commitlog_offset} any more")

@@ -184,13 +184,13 @@ class Transactions:
         ]
 
     def half_message(self, transaction: OpenTransaction) -> StoredMessage:
-        """Raises StoreError where the log does not have it any more."""
+        """Return the half message. Raises StoreError if the log no longer has it."""
         return half_message(self._store, transaction.commitlog_offset)
 
     def find_half_message(self, transaction: OpenTransaction) -> StoredMessage | None:
-        """None where the log does not have it any more.
+        """Return the half message, None if the log no longer has it.
 
-        Raises StoreError where it cannot be read.
+        Raises StoreError if it cannot be read.
         """
         return find_half_message(self._store, transaction.commitlog_offset)
 
@@ -415,7 +415,7 @@ class Transactions:
         transaction.decision = Decision.ROLLBACK
 
     def _end(self, transaction: OpenTransaction, decision: Decision) -> None:
-        """Raises StoreError; then the transaction stays as it is."""
+        """End the transaction. Raises StoreError, and then the transaction stays open."""
         message = None
         if decision is Decision.COMMIT:
             message = self._ready.get(transaction.queue_offset)

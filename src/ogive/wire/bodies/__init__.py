@@ -2,5 +2,5 @@
 ``from_json`` (raises ProtocolError).
 
 Source: remoting/protocol/body, route, heartbeat, subscription, 5.3. Readers ignore unknown members
-and take defaults for absent ones.
+and use defaults for absent ones.
 """

@@ -51,7 +51,7 @@ def _one_of(text: str, words: Iterable[str], what: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """A user as a request carries it; None means that the request does not say.
+    """A user in a request; None means that the request does not have the field.
 
     The password is not in the repr.
     """
@@ -125,7 +125,7 @@ class Resource:
         """Return True if this covers the resource *name*; ``*`` means all of the kind at once.
 
         Without a name, a resource is covered by no name and no prefix. Topics in which messages of
-        other topics wait must be named: their readers read messages of all topics.
+        other topics wait must be named, because their readers read messages of all topics.
         """
         if self.kind == ANY:
             return True
@@ -202,7 +202,7 @@ def _ip_text(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Entries of one type. Default entries count only if no Custom entry fits."""
+    """Entries of one type. Default entries count only if no Custom entry matches."""
 
     entries: tuple[PolicyEntry, ...]
     policy_type: str = CUSTOM

@@ -106,7 +106,7 @@ def _choice(names: tuple[str, ...], default: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerData(JsonObject):
-    """A group as one of its members sees it. Source: ConsumerData.java."""
+    """A group as registered by one of its members. Source: ConsumerData.java."""
 
     group: str = member("groupName")
     consume_type: str = _choice(CONSUME_TYPES, "CONSUME_PASSIVELY")
@@ -189,7 +189,7 @@ def consumer_ids_loads(body: bytes) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection(JsonObject):
-    """One client as GET_CONSUMER_CONNECTION_LIST shows it. Source: Connection.java."""
+    """One client in GET_CONSUMER_CONNECTION_LIST. Source: Connection.java."""
 
     client_id: str
     address: str = member("clientAddr")
@@ -199,7 +199,7 @@ class Connection(JsonObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConnection(JsonObject):
-    """The members of a group and what they subscribe to. Source: ConsumerConnection.java."""
+    """The members of a group and their subscriptions. Source: ConsumerConnection.java."""
 
     connections: tuple[Connection, ...] = listed(
         "connectionSet", Connection.from_json, Connection.to_json

@@ -35,7 +35,7 @@ class DataVersion(JsonObject):
 
 
 def get_attributes(obj: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return the attributes of a topic or a group; one that is null is empty text."""
+    """Return the attributes of a topic or a group; null becomes empty text."""
     return get_table(obj, name, lambda value: "" if value is None else str(value))
 
 
@@ -66,7 +66,7 @@ class SubscriptionGroupConfig(JsonObject):
     """A consumer group at one broker. Source: SubscriptionGroupConfig.java, 5.5.
 
     *attributes* of a request are changes: "+name" with the value, or "-name". *retry_policy* and
-    *subscriptions* are as they came.
+    *subscriptions* are kept as they were received.
     """
 
     name: str = member("groupName")

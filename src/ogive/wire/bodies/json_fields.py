@@ -20,8 +20,9 @@ PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
 class JsonObject:
     """Base of dataclasses that are JSON objects, with a member for each field.
 
-    A member's name is the field's in camelCase unless ``member`` says otherwise. A member that is
-    absent or null has the field's default, or without one "", 0 or False. None is not written.
+    A member's name is the field's in camelCase unless ``member`` says otherwise. If a member is
+    absent or null, the field gets its default, or "", 0 or False if it has none. None is not
+    written.
     """
 
     __slots__ = ()
@@ -50,7 +51,7 @@ class JsonObject:
 
 
 Read = Callable[[Mapping[str, Any], str], Any]
-"""Reads a member of an object by its name. Raises ProtocolError."""
+"""Function that reads a member of an object by its name. Raises ProtocolError."""
 
 
 def member(
@@ -61,7 +62,7 @@ def member(
     absent: Any = dataclasses.MISSING,
     **options: Any,
 ) -> Any:
-    """Declare a field whose member has another name, form, or value if it is absent."""
+    """Declare a field whose member has another name, form, or default."""
     metadata = {"wire": wire, "read": read, "write": write, "absent": absent}
     return dataclasses.field(metadata=metadata, **options)
 
@@ -120,14 +121,14 @@ def dumps(value: Any) -> bytes:
 
 
 def loads_object(raw: bytes | str) -> dict[str, Any]:
-    """Read a JSON object that a peer sent, also in Java's dialect. Raises ProtocolError."""
+    """Read a JSON object from a peer, also in Java's dialect. Raises ProtocolError."""
     return as_object(java_json.loads(raw, bounded=True), "body")
 
 
 def loads_table(raw: bytes | str) -> dict[str, Any]:
     """Read a JSON object with a table of all queues, topics or groups. Raises ProtocolError.
 
-    It may hold more values than that of loads_object(), because only commands and the console read
+    It may have more values than one for loads_object(), because only commands and the console read
     it.
     """
     return as_object(
@@ -175,8 +176,8 @@ def get_list(
 ) -> list[T]:
     """Return a member that is a list of *item*s; absent and null mean an empty one.
 
-    Raises ProtocolError, for more than *most* before any is made: a list of empty objects is read
-    50 times faster than they become ours.
+    Raises ProtocolError for more than *most*, before any item is created: parsing a list of empty
+    objects is 50 times faster than creating our objects.
     """
     values = get_field(obj, name, list, [])
     if most is not None and len(values) > most:
@@ -219,9 +220,10 @@ def queue_from_json(value: Any) -> MessageQueue:
 
 
 def queue_map_dumps(table: Iterable[tuple[MessageQueue, str]]) -> str:
-    """Return a map with queues as keys as Java's parser expects it: the keys are unquoted objects.
+    """Return a map with queues as keys in the form that Java's parser expects: the keys are
+    unquoted objects.
 
-    Values are JSON text already.
+    Values are already JSON text.
     """
     # many keys have the same names
     quoted = functools.cache(json.dumps)

@@ -86,14 +86,14 @@ class BrokerData:
 
 
 MAX_BROKERS: Final = 4_096
-"""Limit for one answer, for names and for addresses.
+"""Limit for names and for addresses in one answer.
 
 A client keeps a connection to each address, and sends it heartbeats.
 """
 
 
 def check_brokers(brokers: Iterable[BrokerData]) -> tuple[BrokerData, ...]:
-    """Return *brokers*. Raises ProtocolError if they are more than MAX_BROKERS."""
+    """Return *brokers*. Raises ProtocolError for more than MAX_BROKERS."""
     found = tuple(brokers)
     for what, count in (
         ("brokers", len(found)),
@@ -156,7 +156,7 @@ def _filter_servers(table: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerBody:
-    """A broker's whole topic table, as it registers it. Source: RegisterBrokerBody.java."""
+    """A broker's whole topic table in a registration. Source: RegisterBrokerBody.java."""
 
     data_version: DataVersion
     topics: Mapping[str, TopicConfig]
@@ -164,7 +164,7 @@ class RegisterBrokerBody:
 
     @property
     def fits_compressed(self) -> bool:
-        """True if the compressed form loses nothing: it has no place for the flags of topics."""
+        """True if the compressed form loses nothing: it has no field for the flags of topics."""
         return not any(topic.sys_flag for topic in self.topics.values())
 
     def encode(self, *, compressed: bool = False) -> bytes:
@@ -192,7 +192,7 @@ class RegisterBrokerBody:
     def _plain(self) -> bytes:
         """Return the compressed form before compression.
 
-        Lines end before the attributes, which no name server reads: 4.9 refuses them.
+        Lines have no attributes, because no name server reads them, and 4.9 refuses them.
         """
         lines = (
             f"{name} {t.read_queues} {t.write_queues} {t.perm} {t.filter_type}".encode()
@@ -312,8 +312,8 @@ def _topic_from_words(line: str) -> TopicConfig:
 class ClusterInfo:
     """All brokers and clusters. Source: ClusterInfo.java.
 
-    *lost* is ogive's own: brokers whose connection broke, or that went silent, and that have not
-    come back. Other name servers never fill it, and Java's parser ignores it.
+    *lost* is ogive's own: brokers whose connection broke, or that sent no sign of life, and that
+    are not back yet. Other name servers never fill it, and Java's parser ignores it.
     """
 
     brokers: Mapping[str, BrokerData]

@@ -70,7 +70,7 @@ class ConsumeStatus(JsonObject):
 class ConsumerRunningInfo:
     """Body of the answer to GET_CONSUMER_RUNNING_INFO.
 
-    *stacks* are the client's threads, if they were asked for.
+    *stacks* are the client's threads, if they were requested.
     """
 
     properties: Mapping[str, str]
@@ -138,7 +138,7 @@ class ConsumeResult(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeDirectlyResult:
-    """The outcome of a message that a tool gave to a listener.
+    """The outcome of a message that a tool passed to a listener.
 
     Source: ConsumeMessageDirectlyResult.java.
     """

@@ -43,7 +43,7 @@ class TopicOffset(JsonObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetWrapper(JsonObject):
-    """One queue in GET_CONSUME_STATS: where the queue ends, where the group stands.
+    """One queue in GET_CONSUME_STATS: the end of the queue, and the group's offset.
 
     Source: OffsetWrapper.java.
     """
@@ -77,8 +77,8 @@ def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps
 
 
 class StatsOfGroup(NamedTuple):
-    """A group's place on one topic: what consume_stats_dumps() makes of it, as text, and the
-    messages of all its queues.
+    """A group's progress on one topic: the text of consume_stats_dumps(), and the number of
+    messages in all queues.
     """
 
     text: str
@@ -107,7 +107,7 @@ def broker_consume_stats_dumps(address: str, groups: Mapping[str, Sequence[Stats
 
 
 class StatsItem(NamedTuple):
-    """One window of VIEW_BROKER_STATS_DATA: a sum, and what it is a second and a call.
+    """One window of VIEW_BROKER_STATS_DATA: a sum, the value per second, and the value per call.
 
     Source: BrokerStatsItem.java.
     """
@@ -129,8 +129,8 @@ def stats_dumps(minute: StatsItem, hour: StatsItem, day: StatsItem) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeTimeSpan(JsonObject):
-    """Store times of a queue's first and last message and of the one last consumed; how long the
-    next one waits. ms. Source: QueueTimeSpan.java.
+    """Store times in ms of a queue's first, last and last consumed message, and the time that the
+    next one has waited. Source: QueueTimeSpan.java.
     """
 
     queue: MessageQueue = member(  # noqa: RUF009  it declares a field
@@ -154,7 +154,9 @@ def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:
 
 
 def consume_tps_loads(body: bytes) -> float:
-    """Return how many messages a second the group takes, from the body of consume_stats_dumps()."""
+    """Return how many messages a second the group consumes, from the body of
+    consume_stats_dumps().
+    """
     return get_field(loads_table(body), "consumeTps", float, 0.0)
 
 
@@ -220,7 +222,7 @@ def group_status_dumps(clients: Mapping[str, Mapping[MessageQueue, int]]) -> byt
 class QueueEntry:
     """One consume-queue entry in QUERY_CONSUME_QUEUE.
 
-    *passes*: whether the group's filter lets it pass. Source: ConsumeQueueData.java.
+    *passes*: the group's filter matches it. Source: ConsumeQueueData.java.
     """
 
     commitlog_offset: int

@@ -1,4 +1,4 @@
-"""Headers of requests that administrate: topics, groups, users, brokers.
+"""Headers of administrative requests: topics, groups, users, brokers.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """
@@ -69,7 +69,7 @@ class DeleteGroupRequest(Header):
 
 
 class UpdateGroupForbiddenRequest(Header):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN (353). Without *readable* it only asks."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353). Without *readable* it only reads the setting."""
 
     code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
     group: str
@@ -145,7 +145,7 @@ class CreateUserRequest(Header):
 
 
 class UpdateUserRequest(Header):
-    """AUTH_UPDATE_USER (3002); what changes is the body."""
+    """AUTH_UPDATE_USER (3002); the changes are the body."""
 
     code = RequestCode.AUTH_UPDATE_USER
     username: str
@@ -224,7 +224,7 @@ class CreateGroupListRequest(Header):
 
 class InvokeGetConsumerStatusRequest(Header):
     """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): *client_addr*, if given, is the id of the only
-    client that is asked.
+    client to ask.
     """
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
@@ -307,7 +307,7 @@ class QuerySubscriptionByConsumerRequest(Header):
 
 
 class QueryAssignmentRequest(Header):
-    """QUERY_ASSIGNMENT (400); who asks for what is the body."""
+    """QUERY_ASSIGNMENT (400); client, group and topic are in the body."""
 
     code = RequestCode.QUERY_ASSIGNMENT
 

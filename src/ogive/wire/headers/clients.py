@@ -1,4 +1,4 @@
-"""Heartbeats, members of groups, queue locks, and what brokers ask clients.
+"""Heartbeats, members of groups, queue locks, and requests of brokers to clients.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """
@@ -14,7 +14,7 @@ class HeartbeatRequest(Header):
 
 
 class HeartbeatResponse(Header):
-    """5.x answers that it knows heartbeats without subscriptions."""
+    """Header field with which 5.x reports that it supports heartbeats without subscriptions."""
 
     supports_v2: bool | None = wire("IS_SUPPORT_HEART_BEAT_V2", default=None)
     subscription_changed: bool | None = wire("IS_SUB_CHANGE", default=None)

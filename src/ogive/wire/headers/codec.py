@@ -18,7 +18,7 @@ from ogive.wire.numbers import parse_bool, parse_int, parse_long
 H = TypeVar("H", bound="Header")
 
 Int32 = Annotated[int, 32]
-"""An Integer in Java's header. A field that is an ``int`` here is a Long there."""
+"""An Integer in Java's header. An ``int`` field here is a Long there."""
 
 
 def wire(name: str, **options: Any) -> Any:
@@ -31,7 +31,7 @@ class Header:
     """Base of all headers; *code* is set on requests only.
 
     A subclass is a frozen dataclass with keyword-only fields. It becomes one when its first header
-    is made: that takes half a millisecond, there are over a hundred classes, and a process needs a
+    is created: that takes half a millisecond, there are over a hundred classes, and a process needs
     few of them.
     """
 
@@ -45,7 +45,7 @@ class Header:
             )
 
     def __init__(self, **values: Any) -> None:
-        """Make the class a dataclass, and call the constructor that it has now."""
+        """Make the class a dataclass, and call its new constructor."""
         _made(type(self))
         self.__init__(**values)  # type: ignore[misc]  # the class's own, from here on
 
@@ -65,7 +65,7 @@ def _made(cls: type[H]) -> type[H]:
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field as the codec sees it: *kind* is int, Int32, bool or str."""
+    """A field for the codec: *kind* is int, Int32, bool or str."""
 
     name: str
     wire: str

@@ -1,4 +1,4 @@
-"""Routes, registration, and what the name server keeps.
+"""Routes, registration, and settings of the name server.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """
@@ -24,7 +24,7 @@ class GetBrokerClusterInfoRequest(Header):
 class RegisterBrokerRequest(Header):
     """REGISTER_BROKER (103).
 
-    *body_crc32* is the CRC-32 of the body without its sign bit; 0 switches the check off.
+    *body_crc32* is the CRC-32 of the body without its sign bit; 0 turns the check off.
     """
 
     code = RequestCode.REGISTER_BROKER
@@ -40,7 +40,7 @@ class RegisterBrokerRequest(Header):
 
 
 class RegisterBrokerResponse(Header):
-    """Answer of 103. Only slaves get the place of their master."""
+    """Answer of 103. Only slaves get the address of their master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -195,7 +195,7 @@ class WipeWritePermRequest(Header):
 
 
 class WipeWritePermResponse(Header):
-    """Answer of 205: the number of topics that were closed for writing."""
+    """Answer of 205: the number of topics that are not writable now."""
 
     wipe_topic_count: int
 
@@ -208,7 +208,7 @@ class AddWritePermRequest(Header):
 
 
 class AddWritePermResponse(Header):
-    """Answer of 327: the number of topics that were opened for writing."""
+    """Answer of 327: the number of topics that are writable again."""
 
     add_topic_count: int
 

@@ -1,4 +1,4 @@
-"""Pulls, offsets, and looking messages up.
+"""Pulls, offsets, and look-ups of messages.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """
@@ -114,8 +114,8 @@ class QueryMessageRequest(Header):
     (5.5). Times in ms.
 
     Java's clients add ``_UNIQUE_KEY_QUERY=true`` for a unique key, which only sets *max_num* to 32.
-    Ours leaves it out: brokers of 4.9 take it out of what they check a signature against, those of
-    5.x do not.
+    Ours leaves it out: brokers of 4.9 exclude it from the values under the signature, those of 5.x
+    include it.
     """
 
     code = RequestCode.QUERY_MESSAGE
@@ -153,7 +153,7 @@ class ResetOffsetRequest(Header):
 class CloneGroupOffsetRequest(Header):
     """CLONE_GROUP_OFFSET (314).
 
-    Without a topic, those that *src_group* subscribes to or has progress on.
+    Without a topic, all topics that *src_group* subscribes to or has progress on.
     """
 
     code = RequestCode.CLONE_GROUP_OFFSET

@@ -1,4 +1,4 @@
-"""Sends, replies, send-backs and the ends of transactions.
+"""Sends, replies, messages sent back, and the ends of transactions.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """
@@ -51,8 +51,8 @@ class SendMessageRequestV2(Header):
 
 
 class SendMessageResponse(Header):
-    """*msg_id* is the broker's offset id, a comma list for a batch; *queue_offset* that of the
-    first message.
+    """*msg_id* is the broker's offset id, a comma-separated list for a batch; *queue_offset* is
+    that of the first message.
     """
 
     msg_id: str
@@ -68,9 +68,7 @@ class SendMessageResponse(Header):
 
 
 class SendReplyMessageRequest(SendMessageRequest):
-    """SEND_REPLY_MESSAGE (324): a reply on its way to the client that REPLY_TO_CLIENT, one of its
-    properties, names.
-    """
+    """SEND_REPLY_MESSAGE (324): a reply to the client in its property REPLY_TO_CLIENT."""
 
     code = RequestCode.SEND_REPLY_MESSAGE
 
@@ -131,9 +129,9 @@ class RecallMessageRequest(Header):
 
 
 class RecallMessageResponse(Header):
-    """Answer of 370. *msg_id* is the unique key that the handle names.
+    """Answer of 370. *msg_id* is the unique key in the handle.
 
-    *recalled* is ogive's own field: True if a waiting message was taken back, False if none was
+    *recalled* is ogive's own field: True if a waiting message was cancelled, False if none was
     waiting. Other brokers do not send it.
     """
 
@@ -163,7 +161,7 @@ class EndTransactionRequest(Header):
 
 
 class CheckTransactionStateRequest(Header):
-    """CHECK_TRANSACTION_STATE (39), a broker's question; END_TRANSACTION answers it.
+    """CHECK_TRANSACTION_STATE (39), a request of the broker; END_TRANSACTION answers it.
 
     Body: the half message, under its real topic.
     """
