@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 INTERNAL_NAME: Final = "*internal"
 """The user name for requests between the parts of one process."""
-# names, or differences, in one line
+# limit for names, or differences, in one line
 MAX_SHOWN: Final = 50
-# characters of each
+# limit for the characters of each
 MAX_LENGTH: Final = 200
 _PLAIN: Final = re.compile(r"[\w%|.:*/+@=,-]+", re.ASCII)
 
@@ -120,7 +120,7 @@ class AuditEntry(Generic[Ctx]):
         try:
             self._tell(code)
         except Exception:
-            # the change was made, and who asked for it is to hear of that
+            # the change was made, so the client must get its answer
             log.exception("could not log a change")
 
     def _tell(self, code: int) -> None:

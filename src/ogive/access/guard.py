@@ -70,7 +70,7 @@ def advice(acl: Acl | None, username: str, need: Need) -> str:
     ):
         return ""
     if need.name != ANY and need.name.endswith(ANY):
-        # a rule for that name would be one for a prefix
+        # a rule for that name would be a rule for a prefix
         return ""
     resource = f"{need.kind}:{need.name}"
     policies = acl.policies if acl is not None else ()
@@ -217,7 +217,7 @@ class Guard:
         if self._decided_for != self.table.version or len(self._decisions) >= MAX_DECISIONS:
             self._decisions.clear()
             self._decided_for = self.table.version
-        # names nothing that there is: memory is for others
+        # no resource has such a name, so the decision is not cached
         if len(need.name) > MAX_RESOURCE_LENGTH:
             return is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
         key = (username, host, need)

@@ -45,9 +45,9 @@ GROUP, CLUSTER = "Group", "Cluster"
 
 SUPER_ONLY: Final = Need("", "a super user", ("everything",))
 """A permission that no policy can give."""
-# of the log
+# largest offset in the log
 MAX_OFFSET: Final = 2**63 - 1
-# of what is read to learn whom a request is about
+# limit for a body that is read to find the resources of a request
 MAX_BODY_BYTES: Final = 1024 * 1024
 
 
@@ -509,8 +509,8 @@ RULES: Final[dict[int, Rule]] = {
         C.GET_HAS_UNIT_SUB_TOPIC_LIST,
         C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
     ),
-    # what servers ask clients, what slaves and controllers ask each other, and what no server
-    # supports
+    # requests of servers to clients, of slaves and controllers to each other, and those that no
+    # server supports
     **_rows(
         super_users,
         C.QUERY_BROKER_OFFSET,

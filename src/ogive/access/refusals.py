@@ -15,9 +15,9 @@ from ogive.wire.signing import ACCESS_KEY
 log = logging.getLogger(__name__)
 
 TOLD_AGAIN_S: Final = 60.0
-# users with addresses and reasons, each some 500 bytes
+# limit for users with addresses and reasons, about 500 bytes each
 MAX_KNOWN: Final = 1_000
-# of them from one address: it leaves room for others
+# limit for those from one address, so that there is room for others
 MAX_OF_ONE: Final = 100
 _NAMING: Final = (
     "topic",

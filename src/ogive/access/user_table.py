@@ -224,7 +224,7 @@ def _open(directory: Path, fs: Fs) -> JsonTable:
     """
     try:
         make_lasting_dirs(fs, directory)
-        # it may be one that was there
+        # the directory may have existed before
         directory.chmod(_PRIVATE)
     except OSError as exc:
         raise StoreError(

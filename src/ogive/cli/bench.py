@@ -131,7 +131,7 @@ async def produce(options: argparse.Namespace) -> int:
                 if not first:
                     first.append(exc)
                 if measured.whole.messages == 0:
-                    # if nothing works, do not try for the whole time
+                    # if every send fails, do not try for the whole time
                     return
             else:
                 measured.done(len(body), time.perf_counter() - began)

@@ -344,7 +344,7 @@ def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) ->
         try:
             if name in _KEYS:
                 dest, parse = _KEYS[name]
-                # Properties keeps blanks at the end; only a text can mean them
+                # Properties keeps blanks at the end; only texts may have them
                 defaults[dest] = text if parse is str else parse(text.strip())
             elif name in _SETTINGS:
                 field, parse = _SETTINGS[name]
@@ -388,7 +388,7 @@ def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) ->
         for name in found.keys() & set(_KNOWN)
         if not found[name].isascii() and name not in _SECRET
     )
-    # In a file of ASCII alone they came from escapes.
+    # In a file with only ASCII, they are from escapes.
     if foreign and not is_ascii:
         notes.append(
             f"{path}: {', '.join(foreign)}: characters beyond ASCII are read byte by byte, as by "

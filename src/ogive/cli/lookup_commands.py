@@ -193,7 +193,7 @@ async def redrive(options: argparse.Namespace) -> int:
             "say which dead letters are sent again: their ids (`ogive dead-letter list`), or --all"
         )
     async with aio.Admin(client=client_config(options)) as admin:
-        # a letter may have come back several times
+        # a letter may be in the list several times
         letters = {letter.id: letter for letter in await _letters(admin, options, MAX_MESSAGES)}
         missing = set(options.ids) - letters.keys()
         if missing:

@@ -233,8 +233,8 @@ async def _tail(options: argparse.Namespace) -> int:
         if options.tag not in (None, "*"):
             await _say_what_tags_do_not_find(options)
         for queue in {queue.broker_name: queue for queue in queues}.values():
-            # Who may not read hears of it here: what reads ahead tries again for ever, as the right
-            # may be given.
+            # A user without the permission to read gets the error here: the consumer, which reads
+            # ahead, would try again for ever, because the permission may be granted.
             await consumer.pull(queue, await consumer.beginning_offset(queue), max_messages=1)
         await consumer.assign(queues)
         async for batch in consumer.batches():

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# errors that pass when another process ends, or the network is up
+# temporary errors: another process may end, the network may come up
 _PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 # the option of the host for each option of a port; --host for all others
 _HOSTS: Final = {"--metrics-port": "--metrics-host", "--console-port": "--console-host"}
-# more than the name server, broker and store ever open
+# more than the name server, broker and store ever need
 OPEN_FILES: Final = 65_536
 
 

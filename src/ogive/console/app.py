@@ -45,7 +45,7 @@ from ogive.text import escape_lines
 
 log = logging.getLogger(__name__)
 
-# limit for all questions of a page
+# time limit for all queries of a page
 PAGE_S: Final = 10.0
 # rows on a page of a list
 ROWS: Final = 50
@@ -154,7 +154,7 @@ class _Pages:
                     "The cluster does not answer", f"not everything came within {PAGE_S:.0f} s", 504
                 )
             except Exception as exc:
-                # whatever fails in one page, the others must work
+                # an error in one page must not affect the others
                 log.exception("the page %s failed", request.url.path)
                 return self._error(
                     "The console has a fault", f"{type(exc).__name__}; its log says more", 500
@@ -320,7 +320,7 @@ class _Pages:
             name: request.query_params.get(name, "").strip()
             for name in ("id", "topic", "from", "to")
         }
-        # other white space than U+0020 may belong to a key
+        # white space other than U+0020 may be part of a key
         given["key"] = request.query_params.get("key", "").strip(" ")
         values: dict[str, Any] = {"given": given, "found": None, "trouble": None, "limit": LIMIT}
         if not given["topic"]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-# (place on the level axis, value), places rising
+# (position on the horizontal axis, value), in rising order
 Points = list[tuple[float, float]]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
@@ -146,7 +146,7 @@ def short(value: float) -> str:
 WINDOW_S: Final = 600.0
 # shortest time between two samples of a series
 STEP_S: Final = 2.0
-# a longer pause breaks the curve: nobody looked
+# a longer pause interrupts the curve: no page was open
 GAP_S: Final = 45.0
 MAX_SERIES: Final = 1024
 

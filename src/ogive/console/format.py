@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ogive.console.charts import WINDOW_S, Curve, Points, line_chart
 
-# minutes that a plot may show
+# time spans of plots, in minutes
 _SPANS: Final = (1.0, 2.0, 5.0, WINDOW_S / 60)
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _NOTHING: Final = "–"

@@ -20,10 +20,10 @@ from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.bodies.stats import OffsetWrapper
 from ogive.wire.codes import version_name
 
-# groups whose lag is asked for in one view of the overview
+# groups whose lag is queried for one view of the overview
 LOOKS: Final = 100
 WORST: Final = 10
-# members that are asked which queues they hold
+# limit for members whose queues are queried
 MAX_ASKED: Final = 64
 MAX_REMEMBERED: Final = 20_000  # lags
 BROADCASTING: Final = "BROADCASTING"
@@ -101,7 +101,7 @@ class GroupQueries:
         self, cluster: ClusterQueries, topics: TopicQueries, clock: Callable[[], float] = time.time
     ) -> None:
         self._cluster, self._topics, self._clock = cluster, topics, clock
-        # as last seen, the least recently viewed first
+        # the last known values, the least recently viewed first
         self._lags: dict[str, GroupRow] = {}
 
     async def rows(self, names: Sequence[str]) -> list[GroupRow]:

@@ -71,7 +71,7 @@ class BrowserConnection(H11Protocol):
 
     def end(self) -> None:
         self._patience.cancel()
-        # now: connection_lost comes in a later iteration of the loop
+        # at once: connection_lost is called in a later iteration of the loop
         self.connections.discard(self)
         self.transport.abort()
 

@@ -30,10 +30,10 @@ from ogive.wire.trace import TraceRecord
 
 # messages in a list
 LIMIT: Final = 50
-# queues of a topic that are read for a list: the ones with the newest messages
+# limit for the queues that are read for a list: those with the newest messages
 MAX_QUEUES: Final = 64
 PULL: Final = 32
-# groups whose position is asked for
+# limit for groups whose position is queried
 MAX_READERS: Final = 50
 
 
@@ -108,8 +108,8 @@ class MessageQueries:
             end = chosen[queue].max_offset
             offset, address = max(chosen[queue].min_offset, end - each), master_of(queue, masters)
             rows: list[MessageRow] = []
-            # mostly once: a batch that is kept whole comes whole, and may leave none of the count
-            # for what follows
+            # usually one pass: a batch that is kept whole is returned whole, and may use up the
+            # whole count
             while offset < end:
                 result = await self._cluster.queries.server(
                     address, rpc.read_messages, queue, offset, each
@@ -217,7 +217,7 @@ class MessageQueries:
         try:
             trace = await self._cluster.queries.admin.trace(message.id)
         except (NoRoute, NotSupported):
-            # tracing is off, or the broker keeps no index
+            # tracing is off, or the broker has no index
             trace = []
         except OgiveError as exc:
             trace = []
@@ -228,7 +228,7 @@ class MessageQueries:
         self, queue: MessageQueue, offset: int
     ) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
         if queue.topic.startswith(DLQ_PREFIX):
-            # nobody consumes a dead-letter topic in order
+            # no group consumes a dead-letter topic in order
             return (), ()
         address = master_of(queue, await self._cluster.topic_masters(queue.topic))
         groups = (await self._topics.groups(queue.topic))[:MAX_READERS]

@@ -16,7 +16,7 @@ from ogive.errors import BrokerError, NoNameServer, OgiveError, TransportError
 CALL_S: Final = 2.0
 # time for which an answer is reused
 KEEP_S: Final = 2.0
-# time for which a server that did not answer is not asked again
+# time for which a server that did not answer is not queried again
 AVOID_S: Final = 5.0
 AT_ONCE: Final = 32
 MAX_KEPT: Final = 4096
@@ -111,12 +111,12 @@ class Queries:
         task, until = self._kept.get(key, (None, 0.0))
         if task is None or (task.done() and self._clock() >= until):
             task = asyncio.create_task(_awaited(ask))
-            # perhaps nobody awaits the task any more
+            # perhaps no page awaits the task any more
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._kept[key] = (task, self._clock() + (KEEP_S if keep_s is None else keep_s))
             self._kept.move_to_end(key)
             self._forget()
-        # a page whose reader went away must not take the answer from the others
+        # a page whose reader has left must not cancel the query for the others
         answer: T = await asyncio.shield(task)
         return answer
 

@@ -42,11 +42,11 @@ def trust_also(context: ssl.SSLContext, certificate: Path) -> None:
     context.load_verify_locations(cadata=first_certificate(certificate))
 
 
-# pages in progress; a page goes on for a while after its reader has left
+# limit for pages in progress; a page continues for a while after its reader has left
 MAX_PAGES: Final = 2 * MAX_VISITS
 MAX_HEAD_BYTES: Final = 16 * 1024
 KEEP_ALIVE_S: Final = 15
-# time for pages in progress at the end
+# time for pages in progress at a stop
 GRACE_S: Final = 2
 STOP_S: Final = 10.0
 
@@ -125,7 +125,7 @@ class Console:
             with asyncio.Runner(loop_factory=new_event_loop) as runner, listening:
                 runner.run(server.serve(sockets=[listening]))
         except Exception:
-            # a fault of the console must not end the broker beside it
+            # a bug in the console must not end the broker beside it
             log.exception("the console has failed; a broker beside it goes on")
 
 

@@ -125,7 +125,7 @@ class Call:
     body.
     """
 
-    # the connection's number, see route_table
+    # number of the connection, see route_table
     owner: int
     version: int
     body: bytes

@@ -54,8 +54,8 @@ class KvConfig:
         try:
             return None if self._table is None else self._table.load()
         except NotADirectoryError:
-            # nothing is there: a broker says it better, and alone the name server says it to who
-            # sets something
+            # the directory is empty: a broker reports this better, and without one the name server
+            # reports it when a value is set
             return None
         except OSError as exc:
             raise StoreUnusable(f"the KV settings cannot be read: {reason(exc)}") from exc

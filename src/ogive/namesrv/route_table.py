@@ -103,9 +103,10 @@ class RouteTable:
         self._queues: dict[str, dict[str, QueueData]] = {}
         # by broker name: the inverse of _queues
         self._topics_of: dict[str, set[str]] = {}
-        # by broker name, then topic: as registered, where it was closed for writing since
+        # by broker name, then topic: the registered configuration of topics that were made
+        # read-only
         self._wiped: dict[str, dict[str, QueueData]] = {}
-        # by broker name: the last process of brokers that went without unregistering
+        # by broker name: the last registration of brokers that left without unregistering
         self._lost: dict[str, _Live] = {}
 
     # --- brokers come -----------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class RouteTable:
             and holder != broker.address
             and self._is_newer(broker.cluster, holder, registration.data_version)
         ):
-            # a master that was replaced still speaks: ignored, as by Java
+            # from a master that was replaced: ignored, as by Java
             return None
         if holder is None and len(registration.topics) == 1:
             raise RegistrationRefused(
@@ -338,7 +339,7 @@ class RouteTable:
         topics = self._topics_of.get(broker_name, ())
         if writable:
             self._wiped.pop(broker_name, None)
-        # most topics are alike: a few new objects instead of one each
+        # most topics are equal: few new objects instead of one each
         made: dict[QueueData, QueueData] = {}
         for topic in topics:
             queue = self._queues[topic][broker_name]

@@ -30,7 +30,7 @@ from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 
-# in the log
+# name in the log
 _CALLED: Final = "the name server"
 _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -61,7 +61,7 @@ class NameServer:
         )
         self._context: NameServerState | None = None
         self._numbers = itertools.count(1)
-        # open connections, numbered as they come
+        # open connections, numbered in the order of their arrival
         self._owners: dict[Connection, int] = {}
         self._slices = Slices()
         # bounded by each connection's limit of requests in flight
@@ -163,7 +163,7 @@ class NameServer:
             call = Call(self._owners[connection], command.version, command.body)
             header = decode_header(route.header, command.ext_fields)
             entry = self._entry(connection, command)
-            # a coroutine begins in its turn, see _answer_later()
+            # a coroutine begins later, see _answer_later()
             if entry is not None and not inspect.iscoroutinefunction(route.handle):
                 entry.begin()
             answer = route.handle(self._running, call, header)

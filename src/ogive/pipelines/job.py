@@ -52,7 +52,7 @@ class Summary:
     dry_run: bool = False
     # stopped on request: the next run continues from here
     stopped: bool = False
-    # figures that only this pipeline has
+    # figures of this pipeline only
     figures: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -104,8 +104,8 @@ def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = Fals
     A job that *reads_only*, or whose Spark has not started, has nothing to finish: it is cancelled,
     and KeyboardInterrupt is raised.
     """
-    # register: Spark's own search for data sources has 10 s, and on a busy machine finds nothing in
-    # them
+    # register: Spark's own search for data sources takes at most 10 s, and on a busy machine finds
+    # none in that time
     with own_session("ogive pipeline", master=master, memory=memory, say=say, ready=register) as (
         spark,
         stop,
@@ -177,12 +177,12 @@ def watch(
             observed |= {one["batchId"]: _observed(one) for one in progress if one["numInputRows"]}
             report(sum(batches.values()), progress[-1])
         if stop.asked and not ended:
-            # our Stopped is a failure for Spark
+            # Spark treats our Stopped as a failure
             level = level or silence(spark)
             if at_once or not query.status["isTriggerActive"]:
                 query.stop()
                 ended = True
-    # What the stop has cut off may still fail, and log it, after the query has ended.
+    # Interrupted work may still fail, and log that, after the query has ended.
     if level is not None and not stop.ends_session:
         spark.sparkContext.setLogLevel(level)
     return sum(batches.values()), sum(observed.values(), Counter())

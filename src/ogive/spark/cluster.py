@@ -76,16 +76,16 @@ ROUTE_AGE_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 5.0
 PULL_TIMEOUT_S: Final = 20.0
 
-# requested and not decoded yet, estimated by the size of messages
+# limit for data that is requested and not decoded yet, estimated by the size of messages
 IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
-# chunks. Of ANSWER_BYTES each they are under the 64 MiB unread at which our broker ends a
-# connection
+# chunks in flight. With ANSWER_BYTES each they stay below the 64 MiB of unread answers at which our
+# broker closes a connection
 MAX_IN_FLIGHT: Final = 24
 _LEAST_IN_FLIGHT: Final = 2
 
 NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
 
-# messages that say how long those of a queue are
+# messages from which the size of a queue's messages is estimated
 _SAMPLE: Final = 32
 
 
@@ -151,9 +151,9 @@ class Cluster:
         self._client = client
         self._portal = portal
         self.pool = client.pool
-        # brokers of which a slave said last how long the queues are
+        # brokers whose queues were last reported by a slave
         self.without_master: set[str] = set()
-        # topic and broker name, where the broker itself has said that it does not have the topic
+        # topic and broker name, if the broker itself has reported that it does not have the topic
         self.deleted: set[tuple[str, str]] = set()
         self._topics: tuple[list[str], float] | None = None
         # the name servers have answered before: every call waits while they are silent
@@ -321,8 +321,8 @@ class Cluster:
                     return
             except (GroupNotExist, TopicNotExist):
                 pass
-            # Nobody has made it yet; or it can be written to, as that of an earlier release can,
-            # and the number is answered but not taken.
+            # It does not exist yet; or it is writable, as that of an earlier release may be, and
+            # then the number is acknowledged but not stored.
             await rpc.create_topic(
                 self.pool,
                 address,
@@ -392,7 +392,7 @@ class Cluster:
         try:
             masters = {await self.master_of(queue) for queue in await self.writable(topic)}
         except OgiveError:
-            # the send meets the same, and reports it
+            # the send gets the same error, and reports it
             return DelayLimits()
 
         async def ask(address: str) -> DelayLimits:

@@ -65,9 +65,9 @@ log = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">I")
 _FIXED_BYTES: Final = RECORD_V4.size
 _FIXED_WORDS: Final = _FIXED_BYTES // 4
-# without body, topic and properties
+# size without body, topic and properties
 _SMALLEST: Final = _FIXED_BYTES + 3
-# of bodies and properties that were rewritten: a few MiB of compressed ones may be thousands
+# limit for rewritten bodies and properties: a few MiB of compressed ones may become thousands
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 # fixed part, body, topic and lengths, properties
 _PARTS: Final = 4
@@ -75,7 +75,7 @@ _PARTS: Final = 4
 _NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | WRAPPED
 EVERYWHERE: Final = range(1 << 63)
 
-# where each field begins in the fixed part, in 32-bit words; a 64-bit field or a host takes two
+# position of each field in the fixed part, in 32-bit words; a 64-bit field or a host takes two
 _BODY_CRC_AT: Final = 2
 _FLAG_AT: Final = 4
 _QUEUE_OFFSET_AT: Final = 5
@@ -112,7 +112,7 @@ _PROPERTY_NAMES: Final = {
 
 _PROPERTY_COLUMNS: Final = frozenset({"keys", "tags", "properties", "msgId"})
 _OF_QUEUE: Final = frozenset({"topic", "brokerName", "queueId"})
-# which the compiled part gives as numbers
+# columns that the compiled part returns as numbers
 _HOSTS: Final = frozenset({"bornHost", "storeHost"})
 _TYPES: Final = {
     field.name: field.type
@@ -209,7 +209,7 @@ class RecordDecoder:
             [make[name]() for name in self._schema.names], schema=self._schema
         )
         if self._sql is not None:
-            # as self._wants_properties and self._wanted say
+            # ensured by self._wants_properties and self._wanted
             assert properties is not None
             return batch.filter(pa.array(map(self._sql.matches, properties.dicts()), pa.bool_()))
         return (

@@ -103,8 +103,7 @@ class Unsent:
             return None
         if not taken:
             return row
-        # there is one: as many were passed over as are stored, and this row's key was none of
-        # theirs
+        # there is one: as many rows were skipped as are stored, and this row's key was not theirs
         key = head + equal.free.pop()
         return row._replace(
             key=key, properties=row.properties.replace(row.key.encode(), key.encode(), 1)
@@ -164,7 +163,8 @@ class BatchLog:
         If they are unknown: the current ends or, if an earlier attempt may have written, the
         earliest place of its messages.
         """
-        # first: what another task writes after it has noted its own must not count as before
+        # read the ends first: messages that another task writes after it has recorded its ends must
+        # not count as earlier
         now = ends(self._cluster, topic, patience)
         noted = self._cluster.committed(self.group, now)
         absent = {queue: end for queue, end in now.items() if queue not in noted}

@@ -63,7 +63,7 @@ def reason(text: str) -> str:
     if raised := _raised(text):
         return ": ".join(part for part in raised if part)
     first, _, rest = text.strip().partition("\n")
-    # what py4j says of an exception in Java: where it was called, and then itself
+    # py4j's text of an exception in Java: the call, and then the exception
     if rest.startswith(": "):
         first = re.sub(r"^: [\w.$]+: ", "", rest.partition("\n")[0])
     return first.strip() or "Spark failed without saying why"

@@ -70,7 +70,7 @@ def other_interpreter(spark: Any) -> str | None:
 def _has_ogive(python: str) -> bool:
     code = f"import importlib.util as i, sys; sys.exit(i.find_spec({_PACKAGE!r}) is None)"
     try:
-        # the Python that Spark runs, in a list
+        # the Python that Spark runs, as a list
         done = subprocess.run(  # noqa: S603
             [python, "-c", code], capture_output=True, timeout=_ANSWER_S, check=False
         )
@@ -97,7 +97,7 @@ def find_python(*, local: bool) -> None:
         _preferred.clear()
         pyspark = _installed_pyspark() if local and os.name == "posix" else None
         wrapper = None if pyspark is None else _without(pyspark, Path(sys.executable))
-        # else temporary files lie where nothing may be run
+        # otherwise the folder of temporary files forbids execution
         started = wrapper is not None and os.access(wrapper, os.X_OK)
         os.environ[_VARIABLE] = str(wrapper) if started else sys.executable
 

@@ -92,11 +92,11 @@ class CallCounts:
     Workers call it on their threads, expired() is called from the loop; each change is atomic.
     """
 
-    # queue, messages that failed
+    # queue, number of failed messages
     ends: list[tuple[MessageQueue, int]] = field(default_factory=list)
-    # queue, offset of what ran into the consume timeout
+    # queue, offset of messages that exceeded the consume timeout
     late: set[tuple[MessageQueue, int]] = field(default_factory=set)
-    # for each damaged message
+    # queue of each damaged message
     skipped: list[MessageQueue] = field(default_factory=list)
 
     def begun(self, messages: Sequence[MessageExt]) -> Any:

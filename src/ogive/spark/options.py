@@ -90,7 +90,7 @@ _COLUMNS: Final = (
     "uniqueKey",
 )
 """The columns of the sink, which other connectors have as options."""
-# writeStream hands its own options to the sink
+# writeStream passes its own options to the sink
 _SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
 _SAID_ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "the option is nameServer: addresses of name servers, separated by "
@@ -233,7 +233,7 @@ _SAID_OF_WRITES: Final = (
 )
 """Names of options of other connectors, in lower case, and their counterparts here."""
 
-# path: what .load("Orders") becomes
+# path: the option that .load("Orders") sets
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}
 
 Queues = dict[str, dict[str, frozenset[int]]]

@@ -88,7 +88,7 @@ Pull = Callable[[QueueRange], Awaitable[RawPull]]
 WhyGone = Callable[[QueueRange], Awaitable[DataLoss | None]]
 """Describe what happened to a queue that cannot be read; return None if it still exists."""
 
-# answers with the offsets that they cover, and the offset behind the last one
+# answers with the offsets that they cover, and the offset after the last one
 Fetched = tuple[list[tuple[QueueRange, bytes]], int]
 
 
@@ -109,7 +109,7 @@ class Reading:
     ) -> None:
         self._pull = pull
         self._why_gone = why_gone
-        # the gap that was reported last, for each queue that has one
+        # the last reported gap of each queue
         self._reported: dict[MessageQueue, QueueRange] = {}
         self._chunks = chunks
         self._filtered = filtered
@@ -142,11 +142,10 @@ class Reading:
                 answers.append((QueueRange(chunk.queue, at, following), body))
                 size += len(body)
             elif answer.status is PullStatus.NO_MATCHED_MSG and self._filtered and following > at:
-                # the broker looked at these and the filter took none
+                # the broker checked these messages, and none matches the filter
                 pass
             elif following > at and doubted != at:
-                # asked once more: a broker that tells of a reset of the group's offsets does so
-                # once
+                # ask once more: a broker reports a reset of the group's offsets only once
                 doubted = following = at
             elif following > at:
                 gone = self._chunks.rest_of(wanted)

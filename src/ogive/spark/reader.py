@@ -244,7 +244,7 @@ class BatchReader(_Reading, DataSourceReader):
 
     def _check(self, queue: MessageQueue, start: int, end: int, queue_end: int) -> None:
         """Refuse or report a range that is empty because of an error: it must not count as read."""
-        # only a group's offset can be: JSON is checked against the queues
+        # only a group's offset can be behind the end: JSON is checked against the queues
         if start > queue_end:
             self._lost(shrunk(queue, queue_end, start))
         else:
@@ -276,7 +276,7 @@ class StreamReader(_Reading, MirroredStream):
             _LONGEST_IDLE_S,
         )
         self._until_now = False  # trigger(availableNow=True)
-        # where the option of an end says
+        # the end by the options
         self._stop_at: Positions | None = None
         self._advanced_at = -math.inf
         self._trigger = 0

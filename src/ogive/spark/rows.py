@@ -59,7 +59,8 @@ _ENCODED: Final = {
     "keys": (pa.string(),),
 }
 """The columns that the compiled part reads, and their types there."""
-# characters of two properties that are within every limit, whatever they take as UTF-8
+# number of characters with which two properties are within every limit, however long they are in
+# UTF-8
 _SHORT: Final = 4000
 _KEPT: Final = 32 * 1024
 """Characters of each column in the dead letter of a row that is too long for a message."""
@@ -84,10 +85,10 @@ class Row(NamedTuple):
     key: str
     properties: bytes  # as stored
     sharding_key: str | None = None
-    # broker name ("" where the row leaves it out) and queue id
+    # broker name ("" if the row does not have it) and queue id
     queue: tuple[str, int] | None = None
     alone: bool = False
-    # its key is the user's word for it
+    # its key is one of the user's
     named: bool = False
 
     @property
@@ -117,7 +118,7 @@ class Keys:
     def __init__(self, *origin: object, partition: int, of_content: bool) -> None:
         self._origin = hashlib.sha256("\0".join(map(str, origin)).encode()).digest()
         self._salt = hashlib.sha256("\0".join(map(str, (*origin, partition))).encode()).digest()
-        # of every row
+        # the head of every row's key
         self.head = None if of_content else self._salt.hex()[:HEAD_DIGITS].upper()
         self._of_content, self._form = of_content, f"{self.head or '%s'}%0{_ROW_DIGITS}X"
 
@@ -209,7 +210,7 @@ def form(
         try:
             rows.append(_row(number, name, fields, keys, limits))
         except (OgiveError, TypeError, ValueError) as exc:
-            # no broker was asked yet
+            # raised before any request
             why = exc.remark if isinstance(exc, MessageIllegal) else exc
             if invalid is None:
                 raise SendFailed(
@@ -387,7 +388,7 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, limits: Limi
     body, tag, keys, properties, sharding_key, delay, deliver_at, broker_name, queue_id, unique = (
         values
     )
-    # raises for what is wrong with these
+    # raises if these are invalid
     message = Message(_topic(_present("topic", topic)), _bytes(body))
     stored = _own(properties) if properties else {}
     if tag is not None:

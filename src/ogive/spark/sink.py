@@ -48,7 +48,7 @@ from ogive.wire.codes import Decision
 
 log = logging.getLogger(__name__)
 
-# in flight; Spark makes them of 10,000 rows
+# batches in flight; Spark puts 10,000 rows into each
 _ARROW_BATCHES: Final = 4
 
 
@@ -70,7 +70,7 @@ class Attempt:
 
     partition: int = 0
     number: int = 0
-    # of a stream, as are:
+    # set for a stream, like the next fields
     query_id: str | None = None
     run_id: str = ""
     batch_id: int = 0

@@ -123,7 +123,7 @@ class RocketMQ:
     def _behind(self, group: str, topic: str | None) -> str:
         """Describe the messages that are not consumed yet; empty if there are none."""
         try:
-            # before and behind: a retry must not slip from one to the other between two looks
+            # before and after: a retry must not move from one to the other between two reads
             waiting = self._waiting(group)
             rows = self.admin.lag(group, members=False)
             waiting = waiting or self._waiting(group)
@@ -140,8 +140,8 @@ class RocketMQ:
         if all(row.queue.topic == retry_topic(group) for row in rows):
             return f"it has consumed nothing of {topic or 'any topic'} yet"
         left = [f"{row.lag} of {row.queue}" for row in rows if row.lag]
-        # A topic has rows from the group's first progress in it on. Before that all that it holds
-        # is to be consumed, such as a first retry.
+        # A topic has rows once the group has progress in it. Before that, all of its messages are
+        # still to be consumed, for example a first retry.
         for name in sorted(topics - {row.queue.topic for row in rows}):
             left += [
                 f"{count} of {queue}"

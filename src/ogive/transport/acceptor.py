@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 MAX_ACCEPTED_AT_ONCE: Final = 100
-# without a free descriptor
+# pause after an accept without a free descriptor
 PAUSE_S: Final = 0.1
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -141,10 +141,10 @@ class Acceptor:
         task.add_done_callback(lambda done: self._greeted(done, connection, host))
 
     def _greeted(self, task: asyncio.Task[None], connection: socket.socket, host: str) -> None:
-        # a task that is cancelled before its first step runs nothing of its own
+        # a task that is cancelled before its first step runs none of its own code
         if task.cancelled() or task.exception() is not None:
             connection.close()
-        # it counts as a connection by now, if it is one
+        # if it became a connection, it is counted there now
         limits.open_sockets.discard(connection)
         self._greeting.discard(task)
         self._per_host[host] -= 1
@@ -185,7 +185,7 @@ class Acceptor:
         if isinstance(exc, TimeoutError):
             return f"nothing came within {self._greeting_s:g} s"
         perhaps = "the client ended the TLS handshake, perhaps it does not trust the certificate"
-        # asyncio has no word for an end within a handshake
+        # asyncio has no error for an end within a handshake
         return getattr(exc, "reason", None) or str(exc) or perhaps
 
     async def _readable(self, connection: socket.socket) -> None:

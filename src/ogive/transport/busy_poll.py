@@ -23,25 +23,25 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# who waits for longer may as well sleep
+# for a longer wait polling saves nothing
 MAX_BUSY_POLL_S: Final = 0.001
-# so many in a row, to begin with
+# events that must arrive quickly in a row before the first poll
 SOON: Final = 4
-# and at most
+# the largest such number
 RARELY: Final = 256
-# what a sleeper's wake-up may add to the time after which something was found
+# time that a wake-up may add before a sleeping thread sees the event
 WAKING_S: Final = 0.0002
-# of a processor, for looking in vain
+# share of a processor for polls that find nothing
 SHARE: Final = 0.04
-# of that, at most
+# largest unused budget
 SAVED_S: Final = 0.01
-# waits, after which it is looked whether others want the processor
+# waits between two checks whether others need the processor
 ROUND: Final = 16
-# who gives way for so long was wanted to: alone it takes 1 us. Virtual machines stop rarely
+# a yield that takes this long let others run: alone it takes 1 µs. Virtual machines stop rarely
 HELD_UP_S: Final = 100e-6
-# so often in a round
+# number of such yields in a round
 HELD_UP: Final = 2
-# while others want the processor
+# time without polls while others need the processor
 PAUSE_S: Final = 0.1
 
 
@@ -90,13 +90,13 @@ class Expectation:
         )
         self._since = self._filled_at = clock()
         self._until = 0.0  # while looking
-        # how many in a row came soon
+        # events in a row that arrived quickly
         self._soon = 0
         self._needed = SOON
         self._budget_s = SAVED_S
-        # in this round
+        # waits in this round
         self._waits = 0
-        # how often, in this round
+        # yields in this round that let others run
         self._held_up = 0
         self._taken_before = 0
         self._not_before = 0.0

@@ -57,7 +57,7 @@ _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _ADDRESS: Final = re.compile(r"(?:\[([^\[\]]*)\]|([^\s:;,/@?#\[\]\\]+))(?::([0-9]{1,5}))?")
 """An IPv6 address in brackets or another host, and a port."""
 _ONEWAY: Final = int(Flag.ONEWAY)
-# Apache's servers do not answer a TLS farewell; asyncio waits 30 s for it
+# Apache's servers do not answer the end of TLS; asyncio waits 30 s for it
 TLS_FAREWELL_S: Final = 1.0
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 
@@ -117,19 +117,19 @@ class Connection(asyncio.Protocol):
         self._opaques = itertools.count(1)
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        # set while the socket's buffer is over its limit
+        # exists while the socket's buffer is over its limit
         self._writable: asyncio.Future[None] | None = None
         self._requests_in_flight = 0
-        # frames that were read, for the next slice, and what is wrong behind them
+        # frames for the next slice, and the error after them
         self._kept: list[bytes] = []
         self._kept_fault: ProtocolError | None = None
-        # somebody waits for the last answer
+        # exists while drain() waits for the last answer
         self._idle: asyncio.Future[None] | None = None
         # why the connection ends once the requests in flight are answered
         self._last_words: str | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self.remote_address = "?"
-        # its socket address, as the system knows it
+        # its socket address, as the system reports it
         self.peer: tuple[Any, ...] | None = None
         self.closed = False
         # no new requests; closes when the last one is answered
@@ -384,7 +384,7 @@ class Connection(asyncio.Protocol):
             return
         self.received_at = self._loop.time()
         frames, fault = self._decoder.feed(data)
-        # a transport may bring what it had before it was told to pause
+        # a transport may still pass data that it had before it was paused
         if self._kept:
             self._kept += frames
             self._kept_fault = fault
@@ -400,14 +400,14 @@ class Connection(asyncio.Protocol):
                 taken = self._on_frames(self, frames, at)
                 self.received_frames += taken
                 at += taken
-                # by carrying them out: the others would go unanswered
+                # closed by one of the requests: the others would get no answer
                 if self.closed:
                     return
                 if at < len(frames) and time.monotonic() > until:
                     self._keep(frames[at:], fault)
                     return
         except ProtocolError as exc:
-            # its traceback would hold on to this call, and so to the peer's megabytes
+            # its traceback would reference this call, and so the peer's megabytes
             fault = ProtocolError(str(exc))
         if fault is not None:
             self._end(f"{self.remote_address} sent a malformed frame: {fault}")
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
             try:
                 self._carry_out(frames, fault)
             except BaseException:
-                # as asyncio does when a read fails: nothing of it would be answered
+                # as asyncio does when a read fails: no request of it would be answered
                 self.abort("")
                 raise
         if self._kept or self.closed or self._last_words is not None:
@@ -597,7 +597,7 @@ async def connect(
             f"no connection to {address}: {host[:80]!r} is not a host name", address
         ) from None
     except OSError as exc:
-        # these bring no word of their own
+        # these exceptions have no text
         cut = ssl is not None and isinstance(exc, ConnectionResetError | ConnectionAbortedError)
         reason = (
             "it ended the TLS handshake; perhaps it does not speak TLS" if cut else reason_of(exc)

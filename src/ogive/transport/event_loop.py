@@ -6,7 +6,7 @@ to each socket.
 
 import asyncio
 
-# Otherwise the first thread that looks a name up imports it, and a child that is forked in this
+# Otherwise the first thread that looks up a name imports it, and a child that is forked at that
 # moment waits for ever for the lock of the import.
 import encodings.idna  # noqa: F401
 import logging
@@ -25,15 +25,15 @@ Job = Callable[[], None]
 T = TypeVar("T")
 R = TypeVar("R")
 
-# what came together is carried out for so long before others have their turn
+# time for requests of one read before other work of the loop runs
 SLICE_S: Final = 0.01
-# tasks that are woken for a slice
+# limit for tasks that are woken in a slice
 AT_ONCE: Final = 64
-# tasks of one call of each()
+# limit for tasks of one call of each()
 TASKS_AT_ONCE: Final = 32
-# between two reports that the process has no free descriptor
+# time between two reports that the process has no free descriptor
 REPORT_S: Final = 10.0
-# asyncio's words
+# asyncio's text
 _NO_DESCRIPTOR: Final = "socket.accept() out of system resource"
 
 
@@ -47,7 +47,7 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: deque[Job] = deque()
-        # somebody runs what is added: the loop need not
+        # a caller of hold() runs added jobs, so the loop need not
         self._held = False
 
     def add(self, job: Job) -> None:
@@ -72,7 +72,7 @@ class Turn:
                 jobs.popleft()()
         finally:
             self._held = False
-            # one of them failed: that is not the others' fault
+            # an error of one job must not affect the others
             if jobs:
                 self._loop.call_soon(self.run)
 
@@ -93,10 +93,10 @@ class Slices:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        # the end of this turn's slice, once somebody has gone on
+        # the end of the slice in this iteration, after the first task has continued
         self._until: float | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
-        # those that were woken too late in the slice
+        # tasks that were woken too late in the slice
         self._again: list[asyncio.Future[None]] = []
         self._turning = False
 
@@ -132,7 +132,7 @@ class Slices:
         if self._turning:
             for _ in range(min(AT_ONCE, len(self._waiting))):
                 woken = self._waiting.popleft()
-                # else its task was cancelled
+                # otherwise its task was cancelled
                 if not woken.done():
                     woken.set_result(None)
             asyncio.get_running_loop().call_soon(self._next)

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 8 * 1024
 MAX_CONNECTIONS: Final = 64
-# for the request to come, and again for the answer to be read
+# time limit for the request to arrive, and again for the answer to be read
 TIMEOUT_S: Final = 10.0
-# for what is being served to end, at a stop
+# time limit for requests in progress at a stop
 STOP_S: Final = 1.0
 LOCAL_NAMES: Final = frozenset({"localhost"})
 _REASONS: Final = {
@@ -70,7 +70,7 @@ class PageServer:
         self.host, self.port = host, port
         self._pages = pages
         self._server: asyncio.Server | None = None
-        # the oldest first, with the task that serves it
+        # connections, the oldest first, each with its task
         self._busy: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
 
     @property
@@ -92,7 +92,7 @@ class PageServer:
         server, self._server = self._server, None
         if server is not None:
             await stop_accepting(server)
-            # the task of a connection that has just come begins
+            # so that the task of a new connection begins
             await asyncio.sleep(0)
         tasks = [task for task in self._busy.values() if task is not None]
         for writer in list(self._busy):
@@ -102,7 +102,7 @@ class PageServer:
             await asyncio.wait(tasks, timeout=STOP_S)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # the oldest makes room: idle clients must not shut out monitoring
+        # close the oldest: idle clients must not shut out monitoring
         if len(self._busy) >= MAX_CONNECTIONS:
             oldest = next(iter(self._busy))
             del self._busy[oldest]

@@ -28,9 +28,9 @@ from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 
-# for a peer to take what was written, once its connection is closed here
+# time for a peer to read the written data after its connection is closed here
 LINGER_S: Final = 1.0
-# after a GO_AWAY that was followed; maxReconnectIntervalTimeSeconds
+# least time between two reconnections because of GO_AWAY; maxReconnectIntervalTimeSeconds
 STAY_S: Final = 60.0
 
 
@@ -60,7 +60,7 @@ class ConnectionPool:
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._leaving: set[Connection] = set()
-        # by address: when a GO_AWAY was followed
+        # by address: time of the last reconnection because of GO_AWAY
         self._left_at: dict[str, float] = {}
         self.closed = False
 
@@ -94,14 +94,14 @@ class ConnectionPool:
             opening = self._opening[address] = asyncio.create_task(
                 self._connect(address), name=f"connect {address}"
             )
-            # perhaps nobody waits for it any more
+            # perhaps no caller waits for it any more
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            # one caller's cancellation must not take the others' connection
+            # the cancellation of one caller must not cancel the connection of the others
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            # the pool was closed, which nobody asked of the caller
+            # the pool was closed, and the caller itself was not cancelled
             if opening.cancelled() and (task is None or not task.cancelling()):
                 raise ConnectError(
                     f"no connection to {address}: the client was closed meanwhile", address
@@ -130,7 +130,8 @@ class ConnectionPool:
                     connection = await self.get(address)
                 answer = await connection.call(command, max(0.001, deadline - loop.time()))
             except (ConnectError, TimeoutError):
-                # it was not replaced yet: the request was not carried out, as the answer says
+                # the connection cannot be replaced again so soon; the answer says that the request
+                # was not carried out
                 return answer
         return answer
 

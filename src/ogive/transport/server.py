@@ -50,9 +50,9 @@ class ServerConnection(Connection):
         self._counted_bytes = 0
         self._frames_of_read = 0
         self.frame_started_at: float | None = None
-        # of the frame that is arriving, when it was enough for the last time
+        # of the incomplete frame, when its progress was last sufficient
         self.progress = _Mark(0.0, 0)
-        # of what it has taken: since then, it takes too little of what waits for it
+        # of the bytes read by the peer: since then it reads its answers too slowly
         self.slow_since: _Mark | None = None
         self._written_bytes = 0
         # since the socket's buffer was empty; what was written until then
@@ -82,7 +82,7 @@ class ServerConnection(Connection):
         super().data_received(data)
         self._frames_of_read = self.received_frames - frames_before
         if self.closed:
-            # what it holds does not count any more
+            # its unread data does not count any more
             return
         buffered = self.buffered_bytes
         if not buffered:
@@ -375,7 +375,7 @@ class Server:
         self._connections.add(connection)
         open_sockets.add(connection)
         self._per_host[host] += 1
-        # it was accepted, and nobody knew of it yet
+        # it was accepted before the stop, but not registered yet
         if self._stopped:
             connection.abort("")
         elif (
@@ -388,7 +388,7 @@ class Server:
                 "far)"
             )
         elif connection.peer is not None and not has_descriptors_for():
-            # one inside this process was asked for
+            # a connection inside this process was requested
             self._refused += 1
             why = "no more file descriptors for connections; raise the limit (ulimit -n)"
             connection.abort(
@@ -453,7 +453,7 @@ class Server:
                 if reason := self._overdue(connection, now):
                     connection.abort(f"{connection.remote_address} is cut off: {reason}")
                 elif now - max(connection.received_at, connection.sent_at) > idle_s:
-                    # as clients are that have nothing to do
+                    # as is usual for idle clients
                     connection.abort(
                         f"{connection.remote_address} is closed: idle for {idle_s:g} s",
                         level=logging.INFO,

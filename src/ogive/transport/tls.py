@@ -68,7 +68,7 @@ class TlsConfig:
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         for path in filter(None, (self.cert, self.key, self.client_ca)):
             if path.exists() and not path.is_file():
-                # to open a pipe, say, could take for ever
+                # opening a pipe, for example, could block for ever
                 raise InvalidOption(f"TLS: {path} is not a file")
             try:
                 path.open("rb").close()
@@ -105,14 +105,14 @@ class TlsConfig:
             to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
             asks = client.wrap_bio(to_client, to_server, server_hostname=host)
             answers = server.wrap_bio(to_server, to_client, server_side=True)
-            # greeting, certificate, its check
+            # hello, certificate, verification
             for side in (asks, answers, asks):
                 with contextlib.suppress(ssl.SSLWantReadError):
                     side.do_handshake()
         except ssl.SSLCertVerificationError as exc:
             return exc.verify_message
         except (ssl.SSLError, InvalidOption):
-            # such as a form of PEM that only the server's side reads
+            # for example a form of PEM that only the server side reads
             pass
         return ""
 

@@ -17,14 +17,14 @@ if sys.platform != "win32":
     from fcntl import ioctl
     from termios import TIOCOUTQ
 
-# less than this of a connection is not counted: usual answers cost nothing, 10,000 such connections
-# 160 MiB
+# smaller amounts of a connection are not counted, so that usual answers cost nothing; for 10,000
+# connections this is 160 MiB
 COUNTED: Final = 16 * 1024
-# until the sockets have taken what they can of what was written
+# time for the sockets to take as much of the written data as they can
 LOOK_S: Final = 0.005
-# a part of the limit that is made free at a time, or each answer would look through all connections
+# the part of the limit that is freed at a time; otherwise each answer would search all connections
 _FREED: Final = 16
-# of the last second in what a peer takes a second
+# weight of the last second in a peer's rate
 _SMOOTH: Final = 0.2
 
 
@@ -63,9 +63,9 @@ class Holder(Protocol):
 class _Held:
     size: int
     since: float
-    # what its peer had taken then
+    # bytes that its peer had read then
     had: int
-    # at the last look; below 0: there was none
+    # bytes read at the last measurement; below 0: none yet
     taken: int = -1
     # bytes a second; below 0: not known yet
     rate: float = -1.0

@@ -33,7 +33,7 @@ Apache's brokers store such progress.
 """
 
 
-# 4.0.0; from there on ten patch releases a minor one, each with a snapshot before it
+# 4.0.0; from there on each minor release has ten patch releases, each with a snapshot before it
 _FIRST_NAMED_VERSION = 213
 
 

@@ -16,12 +16,14 @@ from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from ogive.wire.java_json import holds_half_a_character
 
 MAX_EXT_FIELDS = 256
-# both ways: orjson makes -2.0**63 of integers just below -2**63, so that one is refused too
+# in both directions: orjson reads integers just below -2**63 as -2.0**63, so that value is refused
+# too
 _MAX_LONG: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 # code, language, version, opaque, flag, remark length
 _BINARY_FIXED: Final = struct.Struct(">hBhiii")
-# a frame's word; the same; the length of the fields, which comes next without a remark
+# a frame's head word; the same fields; the length of the extension fields, which follow if there is
+# no remark
 _BINARY_PLAIN: Final = struct.Struct(">4xhBhiiii")
 _LEAST_BINARY: Final = _BINARY_PLAIN.size - 4
 _I32: Final = struct.Struct(">i")
@@ -137,7 +139,7 @@ def _standard_loads(raw: bytes) -> Any:
         text = raw.decode()
         value = _standard_decode(text)
     except (ValueError, RecursionError) as exc:
-        # no UTF-8, no JSON, an integer too long to parse, nested too deep
+        # invalid UTF-8 or JSON, an integer that is too long to parse, nested too deeply
         raise ProtocolError(f"header is not JSON: {exc}") from None
     if holds_half_a_character(text):
         raise ProtocolError("header holds half a character, which no UTF-8 can hold")

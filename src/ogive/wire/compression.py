@@ -13,9 +13,9 @@ from ogive.wire.codes import SysFlag
 
 CompressionType = Literal["zlib", "lz4", "zstd"]
 
-# of one body; a bomb must not fill the memory
+# limit for one body, so that a decompression bomb cannot fill the memory
 MAX_INFLATED_BYTES: Final = 32 * 1024 * 1024
-# bytes at a time, as nothing bounds what comes out: four of them can make 128 KiB
+# input bytes at a time, because the output has no limit: four of them can become 128 KiB
 _ZSTD_STEP: Final = 1024
 
 

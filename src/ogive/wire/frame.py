@@ -30,11 +30,11 @@ class FrameDecoder:
     __slots__ = ("_buffered", "_max", "_needed", "_pending")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        # the start of a frame that is not complete, as it came
+        # the beginning of an incomplete frame, as it was received
         self._pending: list[bytes] = []
         self._buffered = 0
         self._max = max_frame_bytes
-        # bytes of _pending before it is worth looking again
+        # bytes needed in _pending before the next check
         self._needed = 4
 
     @property
@@ -53,7 +53,7 @@ class FrameDecoder:
                 self._keep(data)
                 return [], None
             if self._needed > 4:
-                # one copy of what may be megabytes
+                # a single copy, which may be megabytes
                 more = self._needed - self._buffered
                 first = memoryview(self._pending[0])[4:]
                 frames.append(b"".join((first, *self._pending[1:], memoryview(data)[:more])))
@@ -91,7 +91,7 @@ class FrameDecoder:
 
 
 _HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
-# an alert, a greeting
+# alert, handshake
 _TLS_KINDS, _TLS_MAJOR = (0x15, 0x16), 3
 
 

@@ -20,10 +20,10 @@ A frame has room for eight million values. They would need a third of a GiB and,
 with two microseconds per value, over ten seconds in which a server's loop does nothing else. 25,000
 of them block the loop as long as 1 MiB of plain JSON.
 """
-# of the dialect where an answer has a table of everything
+# limit for the dialect in an answer with a table of all queues, topics or groups
 MAX_TABLE_VALUES: Final = 250_000
 MAX_REFERRED: Final = 1_000_000
-# characters of a reference
+# limit for the characters of a reference
 MAX_PATH: Final = 4_096
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -78,7 +78,7 @@ def _check_values(text: str, limit: int, kind: str = "") -> None:
         raise ProtocolError(f"body {kind}holds up to {count} values: {limit} are the limit")
 
 
-# an escaped backslash, both halves of a character, or a half that stands alone
+# an escaped backslash, a pair of surrogates, or a lone surrogate
 _HALVES: Final = re.compile(r"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F])")
 
 

@@ -218,7 +218,7 @@ class Properties(Mapping[str, str]):
     def _all(self) -> dict[str, str]:
         if self._parsed is None:
             self._parsed = decode_properties(self.raw)
-            # the store's own, about the record as it lay there
+            # the store's own property, about the stored record
             self._parsed.pop(PropertyName.RECORD_CRC, None)
         return self._parsed
 
@@ -264,7 +264,7 @@ class DamagedMessage(ProtocolError):
         self.read_crc = read_crc
         self.intact = tuple(intact)
         self.alone = alone
-        # the offset behind the broker's answer, and which broker: filled in by the caller
+        # the offset after the broker's answer, and the broker; set by the caller
         self.next_offset = self.broker_id = -1
 
 
@@ -634,7 +634,7 @@ def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = Tr
             body = decompress(body, sys_flag)
             sys_flag &= ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
         except (ProtocolError, CompressionUnavailable):
-            # what becomes of it is the reader's decision: MessageExt.is_compressed
+            # the reader decides what to do with it: MessageExt.is_compressed
             pass
     return _make_message(
         record.topic,

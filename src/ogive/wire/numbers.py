@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# more fit no record
+# longer numbers fit into no record
 _DIGITS: Final = 9
 _LONG_DIGITS: Final = 19
 _INT_BITS: Final = 31

@@ -76,9 +76,9 @@ class SendAnswer(NamedTuple):
     # None: it is one-way, and not answered
     opaque: int | None
     queue_id: int
-    # the unique key of the message, or of the batch where it has one
+    # the unique key of the message, or of the batch if it has one
     key: str | None
-    # how many records hold its messages
+    # the number of records with its messages
     records: int = 1
     # one more field of the header: its name and value
     more: tuple[str, str] | None = None
@@ -242,7 +242,7 @@ def read_send(
     Raises ProtocolError if a field is missing, or is not a number.
     """
     ext = command.ext_fields
-    # half of what the attributes cost
+    # half the cost of attribute look-ups
     topic_name, queue_id_name, sys_flag_name, born_name, flag_name, text_name, times_name, *_ = (
         names := LONG_NAMES if command.code == _SEND_LONG else SHORT_NAMES
     )
@@ -330,7 +330,7 @@ _SPECIAL_NAMES: Final = (
     b"TIMER_",
     b"POP_CK\x01",
     b"INNER_NUM\x01",
-    # has been through a broker before
+    # it was stored by a broker before
     b"CLUSTER\x01",
 )
 
@@ -341,7 +341,7 @@ def _plain_key(properties: bytes) -> bytes | None:
     if (
         at < 0
         or (at and properties[at - 1] != 2)
-        # of two the last counts
+        # if there are two, the last counts
         or properties.find(_UNIQ_KEY, at + 1) >= 0
         or any(name in properties for name in _SPECIAL_NAMES)
     ):
@@ -351,7 +351,7 @@ def _plain_key(properties: bytes) -> bytes | None:
     return properties[at:end] if end >= 0 else properties[at:]
 
 
-# in the properties of a half message that is not stored just so
+# properties of half messages that need a full check
 _NOT_IN_HALVES: Final = frozenset(
     (
         b"DELAY",
@@ -459,7 +459,7 @@ read_sends: Final[Callable[[list[bytes], int, int, int, int, Origin], list[Send 
 )
 
 
-# of a record in the commit log
+# offset of a record in the commit log
 _OFFSET: Final = struct.Struct(">q")
 
 
@@ -538,13 +538,13 @@ class SendEncoder:
             "j": "0",
             "k": "false",
             "n": queue.broker_name,
-            # their names come last, in the order of names, too
+            # their names are last in the order of names
             **request_fields,
         }
         self._credentials = credentials
         if credentials is not None:
             fixed = credentials.fields | fixed
-            # what is signed, in the order of the names: all from AccessKey to "e", then f g h i,
+            # the signed values in the order of the names: all from AccessKey to "e", then f g h i,
             # then all from "j" on
             self._values_before = "".join(
                 [value for name, value in fixed.items() if name < "f"]

@@ -23,7 +23,7 @@ SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 # 4.9.3; newer clients sign every field
 LAST_THAT_LEFT_IT_OUT: Final = 399
-# of SHA-1
+# block size of SHA-1
 _BLOCK_BYTES: Final = 64
 
 

@@ -36,7 +36,7 @@ TOPIC: Final = "Topic"
 
 MAX_NAME_LENGTH: Final = 255
 MAX_SECRET_LENGTH: Final = 1024
-# of a policy
+# limit for the entries of a policy
 MAX_ENTRIES: Final = 1_000
 MAX_SOURCE_IPS: Final = 100
 

@@ -71,11 +71,11 @@ class SubscriptionData(JsonObject):
         return cls(topic=topic, expression=expression, version=version, expression_type=SQL92)
 
 
-# producers', and as many of consumers, in a heartbeat that is read; a broker takes fewer
+# limit for the producer groups, and for the consumer groups, in a heartbeat; a broker accepts fewer
 MAX_GROUPS: Final = 1_024
-# of all groups in a heartbeat
+# limit for the subscriptions of all groups in a heartbeat
 MAX_SUBSCRIPTIONS: Final = 20_000
-# queues that are locked or given back at once
+# limit for the queues that one request locks or unlocks
 MAX_LOCKED: Final = 65_536
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")

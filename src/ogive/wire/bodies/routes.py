@@ -113,7 +113,7 @@ class TopicRouteData:
     queues: tuple[QueueData, ...]
     brokers: tuple[BrokerData, ...]
     order_topic_conf: str | None = None
-    # by broker address; of brokers before 5.0 only
+    # by broker address; only brokers before 5.0 have it
     filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -296,7 +296,8 @@ def _topic_from_words(line: str) -> TopicConfig:
         ) from None
     members = {}
     if any(words[5:]):
-        # plain JSON only: Java's dialect in the lines of all topics would take a server ten seconds
+        # plain JSON only: Java's dialect in the lines of all topics could block a server for ten
+        # seconds
         members["attributes"] = java_json.loads(words[5], bounded=True, java_values=0)
     return TopicConfig(
         name=words[0],
