@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from bench import workloads as load
-from bench.peers import PEERS, Flush, running
+from bench.brokers import PEERS, Flush, running
 from bench.processes import resident_mib
 from ogive.native import build
 

@@ -86,12 +86,18 @@ def _fetch(artifacts: tuple[str, ...], directory: Path, *, transitive: bool) -> 
 
 
 @contextmanager
-def kafka(directory: Path) -> Iterator[tuple[str, int]]:
-    """A broker with its files in *directory*: its address and its process id."""
+def kafka(directory: Path, *, sync: bool = False) -> Iterator[tuple[str, int]]:
+    """A broker with its files in *directory*: its address and its process id.
+
+    *sync*: a message is on the disk before it is acknowledged.
+    """
     directory.mkdir(parents=True)
     port, controller = free_port(), free_port()
     settings = directory / "server.properties"
-    settings.write_text(_SETTINGS.format(port=port, controller=controller, directory=directory))
+    settings.write_text(
+        _SETTINGS.format(port=port, controller=controller, directory=directory)
+        + ("log.flush.interval.messages=1\n" if sync else "")
+    )
     java = [
         "java",
         "-Xms1g",

@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ogive
 import ogive.spark
+from bench.brokers import running
 from bench.frames import SAME, Load, count, drain, frame
 from bench.kafka import CONNECTOR, jars, kafka
-from bench.peers import running
 from ogive.native import build
 from ogive.spark.cluster import cluster
 from ogive.spark.compat import arrow_schema
