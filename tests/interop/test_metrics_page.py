@@ -18,7 +18,7 @@ from tests.peers import APACHES_CHECKS, DELAY_LEVELS, OUR_CHECKS
 from tests.processes import free_port
 
 OMITTED: Final = {
-    "rocketmq_pop_": "pop consumption is not supported",
+    "rocketmq_pop_": "about the revive topic; ours count leases in the journal",
     "rocketmq_timer_message_snapshot": "a table of all waiting messages by their time; "
     "timing_messages says how many wait",
     "rocketmq_topic_create_execution_time_milliseconds": "one write of a table; nobody waits for "

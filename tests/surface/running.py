@@ -309,6 +309,7 @@ class Scene:
             file.write(b"damage")
         self.run_alone("store verify", str(data))
         self.run_alone("store repair", str(data))
+        self.run_alone("store export-leases", str(data))
         self.run_alone("store verify", str(damaged), code=3)
         self._note_exit("store verify, something is damaged", 3)
         self.run_alone("store repair", str(damaged), code=3)

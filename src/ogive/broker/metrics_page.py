@@ -16,7 +16,7 @@ Behaviour
   them, LAG_READS_S at most for all; groups that are not reached have no line.
 
 Differs from Java
-- What has no counterpart here is left out: pop consumption, RocksDB, tiered storage, the queues of
+- What has no counterpart here is left out: RocksDB, tiered storage, the queues of
   thread pools (processor_watermark) but for sends and ends of transactions; and the label
   otel_scope_name, which only names the library.
 - send_to_dlq_messages_total is by group, without the topic that the messages were sent to; pulls of
@@ -34,13 +34,14 @@ Differs from Java
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from ogive.broker.maintenance import disk_used
+from ogive.broker.pop.leases import Place
 from ogive.broker.services import Context
 from ogive.broker.state.topic_table import MESSAGE_TYPE
 from ogive.errors import ResponseCode, StoreError
@@ -127,6 +128,7 @@ async def metrics(ctx: Context) -> str:
     page.one("rocketmq_consumer_group_number", "consumer groups", len(ctx.groups))
     _add_transactions(page, ctx)
     _add_timers(page, ctx)
+    _add_leases(page, ctx)
     _add_histograms(page, ctx)
     page.one("rocketmq_broker_permission", "2 write, 4 read", 6 if ctx.store.takes_writes else 4)
     waiting = (("send", ctx.sends_waiting), ("transaction", ctx.transactions.ending))
@@ -262,6 +264,31 @@ def _add_transactions(page: "_Page", ctx: Context) -> None:
     )
 
 
+def _add_leases(page: "_Page", ctx: Context) -> None:
+    leases, figures = ctx.leases, ctx.pop_figures
+    late = leases.late_s()
+    for name, text, value in (
+        ("checkpoint_buffer_size", "reads whose messages are out", len(leases)),
+        (
+            "revive_lag",
+            "reads whose time is over and whose messages are not there again",
+            len(late),
+        ),
+        (
+            "revive_latency",
+            "for how long the first of them, in ms",
+            round(max(late, default=0) * 1000),
+        ),
+    ):
+        page.add(f"rocketmq_pop_{name}", "gauge", text, [({}, value)])
+    page.add(
+        "rocketmq_pop_revive_retry_messages_total",
+        "counter",
+        "messages whose time was over: stored again, or gone from the log",
+        [({"put_status": "PUT_OK"}, figures.revived), ({"put_status": "GONE"}, figures.gone)],
+    )
+
+
 def _add_timers(page: "_Page", ctx: Context) -> None:
     timers = ctx.timers
     behind_ms = round(timers.behind_s * 1000)
@@ -345,15 +372,18 @@ class _Lag(NamedTuple):
 
 async def _lags(ctx: Context, reads: "_Reads") -> list[_Lag]:
     lags = []
+    lowest = ctx.leases.lowest()
     for topic, group in list(ctx.offsets.pairs()):
         await reads.take_turns()
         online = ctx.clients.consumer_group(group)
         if online is None or not online.is_broadcasting:
-            lags.append(await _lag(ctx, reads, topic, group))
+            lags.append(await _lag(ctx, reads, topic, group, lowest))
     return lags
 
 
-async def _lag(ctx: Context, reads: "_Reads", topic: str, group: str) -> _Lag:
+async def _lag(
+    ctx: Context, reads: "_Reads", topic: str, group: str, lowest: Mapping[Place, int]
+) -> _Lag:
     messages = inflight = 0
     handed_out = ctx.traffic.gets.ends(group, topic)
     # queue id and offset
@@ -362,10 +392,16 @@ async def _lag(ctx: Context, reads: "_Reads", topic: str, group: str) -> _Lag:
     for queue_id, offset in list(ctx.offsets.queues_of(group, topic).items()):
         await reads.take_turns()
         end = ctx.store.max_offset(topic, queue_id)
+        # popped, and not acknowledged
+        place = (group, topic, queue_id)
+        leased = ctx.leases.out.get(place, 0)
+        messages += leased
+        inflight += leased
+        if leased or offset < end:
+            waiting.append((queue_id, min(offset, lowest.get(place, offset))))
         if offset >= end:
             continue
         messages += end - offset
-        waiting.append((queue_id, offset))
         taken = min(end, max(offset, handed_out.get(queue_id, offset)))
         inflight += taken - offset
         if taken < end:

@@ -15,6 +15,7 @@ from ogive.broker.dispatch import dispatch, on_frames
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.maintenance import Scrubbing, machine_time_s
 from ogive.broker.metrics_page import metrics
+from ogive.broker.pop import checkpoints
 from ogive.broker.pop.order import Unlocks
 from ogive.broker.pop.revive import Reviver
 from ogive.broker.pop.waiting import PopHolds
@@ -125,7 +126,7 @@ class Broker:
             ctx.transactions.needed_from,
         ]
         self._saves = _saves(ctx, opened, schedule)
-        self._start_store(ctx, schedule)
+        self._start_store(ctx, schedule, opened)
         self._start_jobs([*self._saves, *_jobs(ctx)])
         await ctx.registration.start()
         log.info(
@@ -149,7 +150,7 @@ class Broker:
             raise
         return opened
 
-    def _start_store(self, ctx: Context, schedule: Schedule) -> None:
+    def _start_store(self, ctx: Context, schedule: Schedule, opened: Opened) -> None:
         """Let messages be stored, and deliver those that waited."""
         ctx.store.on_arrival = partial(
             _arrived, ctx.holds, (ctx.pop_holds, ctx.notify_holds), schedule, ctx.timers
@@ -162,6 +163,7 @@ class Broker:
         self._unlocks = Unlocks(ctx.leases.orders, machine_time_s, partial(_unlocked, ctx))
         self._unlocks.begin(timed=ctx.config.pop.notify_unlocks)
         ctx.leases.on_order = self._unlocks.watch
+        checkpoints.cancel(ctx, opened.checkpoints)
         schedule.start()
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted, ctx.store_host)
@@ -245,6 +247,9 @@ class Broker:
         try:
             ctx.transactions.write_marks()
             await ctx.synced()
+            await checkpoints.export(ctx)
+            # the offsets are those that Apache's broker has
+            ctx.offsets.lowest_leased = dict
             for save in self._saves:
                 await save.work()
             await ctx.topics.saved()

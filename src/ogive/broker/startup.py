@@ -16,11 +16,13 @@ from ogive.access.user_table import AccessTable
 from ogive.broker.apache_conf import write_apache_conf
 from ogive.broker.config import LOOPBACK, BrokerConfig, RemoteSettings, ip_of, is_host_name
 from ogive.broker.deferred.delay_levels import Schedule, is_level
+from ogive.broker.deferred.timer_properties import Name
 from ogive.broker.deferred.timer_queue import TimerProgressFile
 from ogive.broker.deferred.timers import Timers
 from ogive.broker.large_replies import LargeReplies
 from ogive.broker.maintenance import Retention, disk_used, machine_time_s
 from ogive.broker.off_loop_reads import ColdReads
+from ogive.broker.pop.checkpoints import take_over
 from ogive.broker.pop.leases import LeaseBook
 from ogive.broker.pop.modes import RequestModes
 from ogive.broker.pop.waiting import PopHolds
@@ -87,6 +89,8 @@ class Opened:
     transactions: Transactions
     timers_file: TimerProgressFile
     timers: Timers
+    checkpoints: list[tuple[Name, str]]
+    """Timer messages that are leases now."""
     ages_file: JsonTable
     ages: dict[str, Any]
     locks_file: JsonTable
@@ -171,6 +175,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         timers = Timers(store, now_ms, config.timer_max_waiting)
         timers.recover(timers_file.progress())
         timers_file.take_over(timers.snapshot()())
+        checkpoints = take_over(store, timers, offsets, leases, config.cluster)
+        leases.begin()
         transactions = Transactions(
             store, store.now_ms, config.max_open_transactions, topics.served
         )
@@ -198,6 +204,7 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         transactions=transactions,
         timers_file=timers_file,
         timers=timers,
+        checkpoints=checkpoints,
         locks_file=locks_file,
         locks=locks,
         ages_file=ages_file,

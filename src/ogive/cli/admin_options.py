@@ -608,6 +608,17 @@ STORE: Final = CommandGroup(
             ),
         ),
         Command(
+            "export-leases",
+            "broker_commands:export_leases",
+            "write the popped messages that are out as Apache's broker keeps them",
+            "A broker of ogive does this when it stops. After a crash, do it before Apache's "
+            "broker starts on the directory. Exit code 0: done; 1: it cannot be done.",
+            parts=(
+                option("directory", metavar="DIR", help="the --data of a broker of ogive"),
+                JSON,
+            ),
+        ),
+        Command(
             "repair",
             "broker_commands:repair",
             "rebuild everything but the messages themselves: queues and index from the messages, "

@@ -9,22 +9,27 @@ do.
 """
 
 import argparse
+import asyncio
 import dataclasses
 import difflib
 from pathlib import Path
 from typing import Final
 
 from ogive import aio
+from ogive.broker import Broker, BrokerConfig
 from ogive.cli.connect import client_config
 from ogive.cli.logs import filter_repeated_warnings
 from ogive.cli.output import print_json, print_rows, print_table
 from ogive.client.admin import BrokerStatus
 from ogive.errors import InvalidOption, ResponseCode, broker_error
 from ogive.model import instant
+from ogive.store.fs import reason
+from ogive.store.types import APACHE_CONF
 from ogive.store.verify import Report
 from ogive.store.verify import repair as repair_store
 from ogive.store.verify import verify as verify_store
 from ogive.text import pluralize
+from ogive.wire.java_properties import parse_properties
 
 
 async def list_brokers(options: argparse.Namespace) -> int:
@@ -119,6 +124,44 @@ def verify(options: argparse.Namespace) -> int:
     else:
         _show(report)
     return 0 if report.is_sound else EXIT_DAMAGED
+
+
+def export_leases(options: argparse.Namespace) -> int:
+    """Write leases as checkpoints: start a broker that nobody uses, and stop it. Return 0.
+
+    Raises InvalidOption, StoreError.
+    """
+    filter_repeated_warnings(again=False)
+    directory = Path(options.directory)
+    try:
+        conf = parse_properties((directory / APACHE_CONF).read_bytes())
+    except OSError as exc:
+        raise InvalidOption(
+            f"{directory} is not the directory of a broker of ogive: {reason(exc)}"
+        ) from None
+    config = BrokerConfig(
+        data=directory,
+        port=0,
+        cluster=conf["brokerClusterName"],
+        name=conf["brokerName"],
+        delay_levels=conf["messageDelayLevel"],
+    )
+    count = asyncio.run(_exported(config))
+    if options.json:
+        print_json({"directory": str(directory), "leases": count})
+    else:
+        print(f"{directory}: {pluralize(count, 'lease')} written as checkpoints")
+    return 0
+
+
+async def _exported(config: BrokerConfig) -> int:
+    broker = Broker(config)
+    await broker.start()
+    leases = broker.context.leases
+    await broker.stop()
+    if broker.unsaved is not None:
+        raise broker.unsaved
+    return len(leases)
 
 
 def repair(options: argparse.Namespace) -> int:

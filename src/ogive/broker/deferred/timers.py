@@ -265,6 +265,14 @@ class Timers:
                 f"[REJECTREQUEST]system busy: {self._max} timer messages wait already",
             )
 
+    def waiting(self, topic: str) -> list[TimerMessage]:
+        """Return the messages that wait for *topic*, as far as they have been read."""
+        return [one for one in self._waiting.values() if one.name[0] == topic]
+
+    def forget(self, name: Name) -> None:
+        """Deliver nothing of this name; the caller takes it back in the log."""
+        self._drop(name)
+
     def held(self, handle: Handle) -> Hold | None:
         """Return the hold under which the messages of *handle* are being cancelled, or None."""
         return self._held.get(handle.name)

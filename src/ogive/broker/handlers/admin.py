@@ -250,14 +250,23 @@ def positions_later(ctx: Context, group: str, topic: TopicConfig) -> Callable[[]
     returns the last position: at 0 the group would seem to have everything before it. It raises
     StoreError, Cold.
     """
-    return partial(_positions, ctx, ctx.offsets.queues_of(group, topic.name), topic)
+    return partial(_positions, ctx, group, ctx.offsets.queues_of(group, topic.name), topic)
 
 
-def _positions(ctx: Context, offsets: Mapping[int, int], topic: TopicConfig) -> Positions:
+def _positions(
+    ctx: Context, group: str, offsets: Mapping[int, int], topic: TopicConfig
+) -> Positions:
     if topic.name not in ctx.topics:
         return {}
     places = each_or_cold(
-        partial(_position, ctx, offsets.get(queue_id, 0), topic.name, queue_id)
+        partial(
+            _position,
+            ctx,
+            offsets.get(queue_id, 0),
+            ctx.leases.out.get((group, topic.name, queue_id), 0),
+            topic.name,
+            queue_id,
+        )
         for queue_id in range(topic.read_queues)
     )
     return {
@@ -266,14 +275,18 @@ def _positions(ctx: Context, offsets: Mapping[int, int], topic: TopicConfig) -> 
     }
 
 
-def _position(ctx: Context, committed: int, topic: str, queue_id: int) -> OffsetWrapper:
+def _position(
+    ctx: Context, committed: int, leased: int, topic: str, queue_id: int
+) -> OffsetWrapper:
     """The end of the queue and the group's offset; the time is that of the last message that it has
     consumed.
+
+    Messages that were popped and are not acknowledged count as not consumed.
     """
     consumed_at = ctx.store.store_time(topic, queue_id, committed - 1) if committed else 0
     return OffsetWrapper(
         broker_offset=ctx.store.max_offset(topic, queue_id),
-        consumer_offset=committed,
+        consumer_offset=max(0, committed - leased),
         last_timestamp=max(0, consumed_at),
         pull_offset=committed,
     )

@@ -16,7 +16,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -139,6 +139,8 @@ class LeaseBook:
         self._serial = 0
         # the newest position of each queue that was popped since the start, and its number
         self._positions: dict[Place, tuple[int, int]] = {}
+        # the last that the journal says: all leases were written as checkpoints
+        self._exported = False
         self._copying: Iterator[list[bytes]] | None = None
         self.next_revive_queue = itertools.cycle(range(revive_queues)).__next__
         self.orders = OrderBook(clock_s, now_ms)
@@ -471,6 +473,15 @@ class LeaseBook:
         lease.due_s = self._clock_s() + after_s
         self._push(lease)
 
+    def late_s(self) -> list[float]:
+        """Return for how long the leases are over whose messages are not stored again yet."""
+        now_s = self._clock_s()
+        return [
+            now_s - lease.due_s
+            for lease in self._leases.values()
+            if lease.open and lease.due_s <= now_s
+        ]
+
     def wait_s(self) -> float | None:
         """Return how long it is until the next lease ends."""
         due_s = self.next_due_s()
@@ -578,18 +589,21 @@ class LeaseBook:
         end_of: Callable[[str, int], int],
         saved: int | None,
     ) -> None:
-        """Take over the lines of a journal, and begin a new one. Blocking. Raises OSError.
+        """Take over the lines of a journal.
 
-        *log_end*: of the commit log; *end_of* gives that of a queue. *saved*: the number of the
-        newest position that the file of offsets knows; None: another broker wrote it, whose
-        positions count.
+        begin() must follow. *log_end*: of the commit log; *end_of* gives that of a queue. *saved*:
+        the number of the newest position that the file of offsets knows; None: another broker wrote
+        it, whose positions count.
         """
         boot = ""
         for line in lines:
             try:
                 kind, *values = json.loads(line)
+                self._exported = kind == "x"
                 if kind == "h":
                     boot = values[1]
+                elif kind == "x":
+                    continue
                 else:
                     _TAKERS[kind](self, boot == self._boot, log_end, *values)
             except (ValueError, TypeError, KeyError, IndexError, AttributeError):
@@ -606,9 +620,36 @@ class LeaseBook:
             self._close(lease, lost)
             self._settle(lease)
             self._push(lease)
-        self._journal.begin(
-            [self._head(), *[line for group in list(self._copies())[1:] for line in group]]
-        )
+
+    def begin(self) -> None:
+        """Begin a new journal with what there is. Blocking. Raises OSError."""
+        self._journal.begin([line for group in self._copies() for line in group])
+
+    def take_over(self, found: Mapping[LeaseKey, Lease]) -> None:
+        """Add leases that came as checkpoints.
+
+        After a stop that wrote all leases as checkpoints, those that have none any more are over:
+        another broker has dealt with them.
+        """
+        if self._exported:
+            for key in self._leases.keys() - found.keys():
+                self._remove(self._leases[key])
+        for key, lease in found.items():
+            known = self._leases.get(key)
+            if known is not None:
+                self._close(known, known.open & ~lease.open)
+                self._settle(known)
+            elif lease.open:
+                left_ms = key.pop_time_ms + lease.invisible_ms - self._now_ms()
+                lease.due_s = self._clock_s() + max(0, min(left_ms, lease.invisible_ms)) / 1000
+                self._serial += 1
+                lease.serial = self._serial
+                self._add(lease)
+                self._push(lease)
+
+    def note_export(self, end: End) -> None:
+        """All leases are checkpoints now, see take_over(). Raises StoreError."""
+        self._append([_line("x")], end)
 
     def _take_lease(self, same_boot: bool, log_end: int, *values: Any) -> None:
         (serial, group, topic, queue_id, start, pop_time_ms, invisible_ms, due_s, revive_queue,

@@ -5,6 +5,7 @@ The clock is the test's, and the journal is a list that is written when the test
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,7 @@ class Bench:
             lambda topic, queue_id: 1000,
             before.saved.get("popped") if before else 0,
         )
+        self.book.begin()
         self.offsets.lowest_leased = self.book.lowest
         self.saved: dict[str, Any] = self.offsets.snapshot()()
 
@@ -243,6 +245,30 @@ def test_another_broker_gives_leased_messages_again() -> None:
     del bench.saved["popped"]
     bench.saved["offsetTable"] = {"T@G": {"0": 2}}
     assert Bench(bench).offsets.get(*PLACE) == 2
+
+
+def test_what_another_broker_has_done_with_is_over() -> None:
+    """After a stop that wrote checkpoints, only what has one is still out; its time is exact."""
+    bench = Bench()
+    first, second = bench.take(0, 1), bench.take(2)
+    bench.lines.write()
+    bench.book.note_export(bench.ends.append)
+    bench.lines.write()
+    bench.wall_ms += 10_000
+    again = Bench(bench)
+    found = {one.key: one for one in again.book.all() if one.key == first}
+    found[first] = replace(found[first], open=0b10)
+    again.book.take_over(found)
+    again.book.begin()
+    assert (again.out, again.book.get(second)) == ([1], None)
+    again.after(59.9)
+    assert again.due() == []
+    again.after(0.1)
+    assert again.due() == [1]
+    # a crash: the journal counts, whatever the revive topic holds
+    later = Bench(again)
+    later.book.take_over({})
+    assert later.out == [1]
 
 
 def test_a_line_that_makes_no_sense_costs_no_other() -> None:

@@ -186,3 +186,22 @@ async def test_a_second_request_is_woken_by_what_the_first_left(client: RawClien
     await client.send_batch("T", [b"1", b"2"])
     found = [message.body for answer in waiting for message, _ in leased(await answer)]
     assert sorted(found) == [b"1", b"2"]
+
+
+async def test_messages_that_are_out_count_as_lag(server: Broker, client: RawClient) -> None:
+    for body in (b"a", b"b", b"c"):
+        await client.send("T", body)
+    (_, first), *_ = await pop(client, maxMsgNums=2)
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(first))
+    answer = await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup=GROUP, topic="T")
+    assert b'"brokerOffset":3,"consumerOffset":1,' in answer.body
+    assert b'"pullOffset":2' in answer.body
+    text = (await server.metrics_page()).text
+    for figure, count in (("lag", 2), ("inflight", 1), ("ready", 1)):
+        (line,) = [
+            line
+            for line in text.splitlines()
+            if line.startswith(f"rocketmq_consumer_{figure}_messages{{") and 'topic="T"' in line
+        ]
+        assert line.endswith(f" {count}"), line
+    assert "rocketmq_pop_checkpoint_buffer_size" in text
