@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check coverage wheel mutants spark-releases interop interop-peers interop-suite interop-older bench house clean
+.PHONY: help demo test test-slow check coverage wheel mutants spark-releases interop interop-peers interop-suite interop-older bench docs house clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -43,6 +43,7 @@ help:
 	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
+	@echo "make docs      the documentation as a site, in .cache/docs/html, each page opened in Chromium; fails on a broken link or an undocumented name"
 	@echo "make house     the aims for the size and the form of the source, and what it has now (ARGS=--ways: also the modules that run in a send and a push)"
 	@echo "make clean     remove .venv, the compiled part and every cache of this clone"
 
@@ -122,6 +123,10 @@ interop-older:
 bench:
 	@tools/setup interop
 	@$(python) -m bench $(ARGS)
+
+docs:
+	@tools/setup docs
+	@$(python) -m tools.docsite $(ARGS)
 
 house:
 	@tools/setup test

@@ -86,12 +86,12 @@ class ResponseCode(enum.IntEnum):
 class OgiveError(Exception):
     """Base class of ogive's exceptions."""
 
-    # the same call may succeed at another broker
     retry_other_broker: ClassVar[bool] = False
-    # the route may be out of date: fetch it again before the next try
+    """True if the same call may succeed at another broker."""
     refresh_route: ClassVar[bool] = False
-    # the request may or may not have been carried out
+    """True if the route may be out of date: fetch it again before the next try."""
     outcome_unknown: ClassVar[bool] = False
+    """True if the request may or may not have been carried out."""
 
 
 class InvalidOption(OgiveError, ValueError):
@@ -232,6 +232,7 @@ class BrokerError(OgiveError):
     """
 
     codes: ClassVar[tuple[int, ...]] = ()
+    """Answer codes that are raised as this class."""
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
         name = (

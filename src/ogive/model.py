@@ -272,8 +272,11 @@ class MessageQueue:
     """
 
     topic: str
+    """Name of the topic."""
     broker_name: str
+    """Name of the broker that holds the queue."""
     queue_id: int
+    """Number of the queue at its broker, from 0."""
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"
@@ -292,16 +295,27 @@ class Message:
     """
 
     topic: str
+    """Topic to send to."""
     body: bytes
+    """Content, at most 4 MiB unless the broker is configured otherwise."""
     tag: str | None = field(default=None, kw_only=True)
+    """Label that subscriptions select by."""
     keys: tuple[str, ...] = field(default=(), kw_only=True)
+    """Business keys that operators look the message up by."""
     properties: Mapping[str, str] = field(default_factory=lambda: _NO_PROPERTIES, kw_only=True)
+    """The application's own properties."""
     sharding_key: str | None = field(default=None, kw_only=True)
+    """Messages with the same key go to one queue, in order."""
     delay_level: int = field(default=0, kw_only=True)
+    """Number of a delay of the broker, from 1; 0 delivers at once."""
     deliver_at: datetime | None = field(default=None, kw_only=True)
+    """Earliest time of delivery."""
     delay_s: float | None = field(default=None, kw_only=True)
+    """Earliest delivery, counted from the send."""
     flag: int = field(default=0, kw_only=True)
+    """Number for the application's own use, which brokers pass on."""
     wait_store_ok: bool = field(default=True, kw_only=True)
+    """Have the broker answer only after the flush and the copy to slaves. Java: waitStoreMsgOK."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -446,20 +460,36 @@ class MessageExt(_Fields):
 
     # field(): a dataclass would take what the base class has under these names for defaults.
     topic: str = field()
+    """Topic that the listener subscribed to."""
     body: bytes = field()
+    """Content, decompressed."""
     properties: Mapping[str, str] = field()
+    """All properties, RocketMQ's own among them."""
     queue: MessageQueue = field()
+    """Queue that the message was read from."""
     queue_offset: int = field()
+    """Number of the message in its queue, from 0."""
     commitlog_offset: int = field()
+    """Position in the broker's commit log, in bytes."""
     reconsume_times: int = field()
+    """Number of earlier deliveries to this group; 0 at the first."""
     born_timestamp_ms: int = field()
+    """Time of the send by the sender's clock, in milliseconds since 1970."""
     store_timestamp_ms: int = field()
+    """Time of storage by the broker's clock, in milliseconds since 1970."""
     born_host: str = field()
+    """Address of the sender, as ``host:port``."""
     store_host: str = field()
+    """Address of the broker, as ``host:port``."""
     flag: int = field()
+    """Number that the sender gave the message."""
     sys_flag: int = field()
+    """Bits of RocketMQ: compression, transactions, kind of addresses. Source: MessageSysFlag.java.
+    """
     stored_bytes: int = field()
+    """Size of the stored record."""
     prepared_transaction_offset: int = 0
+    """Commit log offset of the half message, for a message of a transaction; else 0."""
 
     __slots__ = ()
 
@@ -562,11 +592,17 @@ class SendResult:
     """
 
     status: SendStatus
+    """SEND_OK if the message is as safe as the broker promises."""
     id: str
+    """Unique key that the producer gave the message."""
     offset_id: str
+    """The broker's id: its address and the commit log offset, in hexadecimal."""
     queue: MessageQueue
+    """Queue that holds the message."""
     queue_offset: int
+    """Number of the message in its queue, from 0."""
     recall_handle: str | None = None
+    """Handle for ``Producer.recall``; None for a message that is delivered at once."""
 
 
 class RecallResult(str):
@@ -584,6 +620,7 @@ class RecallResult(str):
     __match_args__ = ("id", "recalled")
 
     recalled: bool | None
+    """True if the message was taken back, None if the broker does not report it."""
 
     def __new__(cls, id: str, recalled: bool | None = None) -> Self:
         self = super().__new__(cls, id)
@@ -656,11 +693,17 @@ class PullResult:
     """The answer to one pull. *next_offset* is where to go on, even if nothing was found."""
 
     status: PullStatus
+    """FOUND, or why there are no messages."""
     next_offset: int
+    """Offset for the next pull, also if nothing was found."""
     min_offset: int
+    """First offset that the queue holds."""
     max_offset: int
+    """Offset of the next message that will be stored."""
     messages: tuple[MessageExt, ...] = ()
+    """Messages in the order of their offsets."""
     suggested_broker_id: int = 0
+    """Broker to pull from next: 0 is the master, others are slaves."""
 
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

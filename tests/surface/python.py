@@ -111,7 +111,7 @@ class _Api:
         self._described: set[type] = set()
 
     def lines(self) -> set[str]:
-        found = list(_public_values())
+        found = list(public_values())
         for name, value in found:
             if inspect.isclass(value) or inspect.isroutine(value):
                 self._home.setdefault(id(value), name)
@@ -301,7 +301,7 @@ class _Api:
 # --- what there is -----------------------------------------------------------------------------
 
 
-def _public_values() -> Iterator[tuple[str, Any]]:
+def public_values() -> Iterator[tuple[str, Any]]:
     """Yield every public name with its value."""
     for package in PACKAGES:
         module = importlib.import_module(package)

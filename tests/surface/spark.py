@@ -97,11 +97,11 @@ def lines() -> set[str]:
         f"format {DefaultSource.name()}",
         *_of_reading(),
         *_of_writing(),
-        *(f"metric {line}" for line in metric_lines(_page())),
+        *(f"metric {line}" for line in metric_lines(page())),
     }
 
 
-def _page() -> str:
+def page() -> str:
     """Return the metrics of a query that has read a batch."""
     ends = [{"q": {"Orders": {"broker-a": {"0": end}}}} for end in (10, 15)]
     source = {"endOffset": json.dumps(ends[0]), "latestOffset": json.dumps(ends[1])}

@@ -343,7 +343,7 @@ def test_ci_runs_every_target_that_tests() -> None:
     run = re.findall(r"make ([\w-]+)(?: OLDER=([\d.]+))?", ci_steps())
     targets = list(dict.fromkeys(target for target, _ in run))
     (parts,) = re.findall(r"^interop: (.*)$", make, re.MULTILINE)
-    assert targets == ["check", "test", *parts.split(), "spark-releases"]
+    assert targets == ["check", "docs", "test", *parts.split(), "spark-releases"]
     releases = tuple(release for target, release in run if target == "interop-older")
     assert releases == OLDER
     assert f"OLDER ?= {' '.join(OLDER)}\n" in make

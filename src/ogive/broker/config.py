@@ -52,122 +52,163 @@ _NAME: Final = re.compile(f"(?:{NAME_CHARACTER}|\\.)+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Times in seconds, sizes in bytes.
+    """Settings of a broker. Times are in seconds, sizes in bytes.
 
-    Behind each setting: its name in Apache's broker.conf, and the default there where it differs.
+    "Java:" names a setting in Apache's broker.conf, and the default there where it differs.
     Apache's broker passes over keys that are ours alone.
     """
 
-    data: Path  # storePathRootDir
-    host: str = LOOPBACK  # bindAddress, 0.0.0.0
+    data: Path
+    """Directory of the store. Java: storePathRootDir."""
+    host: str = LOOPBACK
+    """IP address to listen on. Java: bindAddress, 0.0.0.0."""
     port: int = 10911
-    """listenPort; 0 takes a free one."""
+    """Port to listen on; 0 takes a free one. Java: listenPort."""
     advertised_host: str | None = None
     """Address or name that clients connect to. Required if host is a wildcard. Java: brokerIP1."""
-    name_servers: tuple[str, ...] = ()  # namesrvAddr
-    cluster: str = "DefaultCluster"  # brokerClusterName
-    name: str = "broker-a"  # brokerName
+    name_servers: tuple[str, ...] = ()
+    """Addresses of the name servers to register with. Java: namesrvAddr."""
+    cluster: str = "DefaultCluster"
+    """Name of the cluster. Java: brokerClusterName."""
+    name: str = "broker-a"
+    """Name of the broker, unique in its cluster. Java: brokerName."""
     broker_id: int = 0
-    """brokerId; 0 is the master."""
-    region: str = "DefaultRegion"  # regionId
+    """Number of the broker among those of its name; 0 is the master. Java: brokerId."""
+    region: str = "DefaultRegion"
+    """Region that each message notes. Java: regionId."""
 
     # the store
-    flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
+    flush: Literal["sync", "async"] = "sync"
+    """When a send is acknowledged: after the sync ("sync"), or before it ("async"). Java:
+    flushDiskType, ASYNC_FLUSH."""
     segment_bytes: int = 64 * MIB
-    """mappedFileSizeCommitLog, 1 GiB."""
+    """Size of a segment of the commit log. Java: mappedFileSizeCommitLog, 1 GiB."""
     empty_log: bool = False
     """Begin a new log where that of the directory is gone, instead of asking for it."""
-    delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
+    delay_levels: str = DEFAULT_DELAY_LEVELS
+    """Delays that ``delay_level`` counts, from 1. Java: messageDelayLevel."""
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     """Ages and disk limits at which messages are removed."""
-    retention_check_s: float = 10.0  # cleanResourceInterval
+    retention_check_s: float = 10.0
+    """Time between two looks for segments to remove. Java: cleanResourceInterval."""
     scrub_bytes_per_s: int = MIB
-    """The log is read again in the background; 0: not."""
+    """Speed at which the log is read again in the background to find damage; 0: not."""
 
     # timer messages
     timer_max_delay_s: float = 7 * 24 * 3600.0
-    """timerMaxDelaySec, 3 days."""
+    """Longest delay of a timer message. Java: timerMaxDelaySec, 3 days."""
     timer_max_waiting: int = 1_000_000
-    """timerMaxWaiting (ours alone); each takes some 800 bytes of memory until its time."""
+    """Limit of waiting timer messages (timerMaxWaiting, ours alone); each takes some 800 bytes of
+    memory until its time."""
 
     # topics and groups
-    auto_create_topics: bool = True  # autoCreateTopicEnable
-    auto_create_groups: bool = True  # autoCreateSubscriptionGroup
-    default_topic_queues: int = 8  # defaultTopicQueueNums
+    auto_create_topics: bool = True
+    """Create a topic at the first send to it. Java: autoCreateTopicEnable."""
+    auto_create_groups: bool = True
+    """Create a group when its first member connects. Java: autoCreateSubscriptionGroup."""
+    default_topic_queues: int = 8
+    """Limit of the queues of a topic that a send creates. Java: defaultTopicQueueNums."""
     max_topics: int = 20_000
+    """Limit of topics."""
     max_groups: int = 20_000
+    """Limit of consumer groups."""
 
     # sends
     # see broker/state/topic_table.py
     enforce_message_types: bool = False
-    max_message_bytes: int = 4 * MIB  # maxMessageSize
-    max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
+    """Refuse a message that is not of its topic's type."""
+    max_message_bytes: int = 4 * MIB
+    """Limit of a message's body. Java: maxMessageSize."""
+    max_sends_waiting: int = 10_000
+    """Limit of sends that wait for the disk; above it SYSTEM_BUSY. Java:
+    sendThreadPoolQueueCapacity."""
     duplicate_window_s: float = 0.0
-    """For so long a message with a known unique key is not stored again; 0: always stored."""
+    """Time for which a message with a known unique key is not stored again; 0: always stored."""
     duplicate_max_keys: int = 200_000
-    store_replies: bool = True  # storeReplyMessageEnable
+    """Limit of unique keys that are remembered."""
+    store_replies: bool = True
+    """Store a reply that its requester did not take. Java: storeReplyMessageEnable."""
 
     # pulls; "large" counts for clients that ask for more than Apache's own limits, see
     # pulls/pull.py
     property_filter: bool = True
-    """enablePropertyFilter, false; whether consumers may filter by SQL92."""
-    max_pull_messages: int = 32  # maxTransferCountOnMessageInMemory
-    max_pull_bytes: int = 256 * 1024  # maxTransferBytesOnMessageInMemory
+    """Allow consumers to filter by SQL92. Java: enablePropertyFilter, false."""
+    max_pull_messages: int = 32
+    """Limit of messages in the answer to a pull. Java: maxTransferCountOnMessageInMemory."""
+    max_pull_bytes: int = 256 * 1024
+    """Limit of bytes in the answer to a pull. Java: maxTransferBytesOnMessageInMemory."""
     max_large_pull_messages: int = 4096
+    """The same for clients that ask for more than Apache's limits."""
     max_large_pull_bytes: int = 4 * MIB
+    """The same for clients that ask for more than Apache's limits."""
     max_held_pulls: int = 50_000
-    """Beyond it a connection's first 64 are held; each takes some 850 bytes of memory."""
+    """Limit of pulls that wait for messages; beyond it a connection's first 64 are held. Each takes
+    some 850 bytes of memory."""
     max_held_pulls_per_connection: int = 20_000
+    """Limit of pulls of one connection that wait for messages."""
 
     pop: PopConfig = field(default_factory=PopConfig)
+    """Limits and behaviour of POP consumption."""
 
     # transactions
     transaction_timeout_s: float = 6.0
-    """transactionTimeOut; younger ones are not asked about."""
-    transaction_check_interval_s: float = 30.0  # transactionCheckInterval
-    transaction_check_max: int = 15  # transactionCheckMax
+    """Age from which an open transaction is asked about. Java: transactionTimeOut."""
+    transaction_check_interval_s: float = 30.0
+    """Time between two questions about an open transaction. Java: transactionCheckInterval."""
+    transaction_check_max: int = 15
+    """Questions about a transaction before it is given up. Java: transactionCheckMax."""
     transaction_keep_s: float = 72 * 3600.0
-    """fileReservedTime; one is given up when its producer group is gone for longer."""
+    """An open transaction is given up when its producer group is gone for longer. Java:
+    fileReservedTime."""
     max_open_transactions: int = 100_000
-    """maxOpenTransactions (ours alone); each takes some 800 bytes of memory."""
+    """Limit of open transactions (maxOpenTransactions, ours alone); each takes some 800 bytes of
+    memory."""
     max_unanswered_checks: int = 2_000
-    """maxUnansweredChecks (ours alone); as many as a producer of Apache's lets wait,
-    checkRequestHoldMax.
-    """
+    """Limit of transaction checks without an answer (maxUnansweredChecks, ours alone); as many as a
+    producer of Apache's lets wait, checkRequestHoldMax."""
 
     # clients
-    client_expiry_s: float = 120.0  # channelExpiredTimeout
+    client_expiry_s: float = 120.0
+    """A client without a heartbeat for so long is gone. Java: channelExpiredTimeout."""
     client_scan_s: float = 10.0
-    lock_lease_s: float = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
+    """Time between two looks for clients that are gone."""
+    lock_lease_s: float = 60.0
+    """Lock of a queue for an orderly group, unless renewed. Java:
+    rocketmq.broker.rebalance.lockMaxLiveTime."""
     max_clients: int = 20_000
-    """Producers and consumers, counted per group."""
+    """Limit of producers and consumers, counted per group."""
     max_subscriptions_per_group: int = 1_000
+    """Limit of topics that one group subscribes to."""
     max_locks: int = 200_000
+    """Limit of queues that are locked."""
 
     # progress
     max_offsets: int = 1_000_000
-    """Group x topic x queue."""
-    offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
+    """Limit of progress entries: groups times topics times queues."""
+    offsets_persist_s: float = 5.0
+    """Time between two saves of the groups' progress. Java: flushConsumerOffsetInterval."""
     delay_persist_s: float = 1.0
-    """flushDelayOffsetInterval, 10 s; what a killed broker delivers again."""
+    """Time between two saves of the progress of delayed messages; about this much is delivered
+    again after a crash. Java: flushDelayOffsetInterval, 10 s."""
 
     # access
     tls: TlsConfig | None = None
-    """tls.server.*; None: connections are not encrypted."""
+    """Certificates; None: connections are not encrypted. Java: ``tls.server.*``."""
     credentials: Credentials | None = None
-    """innerClientAuthenticationCredentials; what name servers are asked with."""
+    """Keys for requests to name servers. Java: innerClientAuthenticationCredentials."""
 
     # the rest
-    register_period_s: float = 30.0  # registerNameServerPeriod
+    register_period_s: float = 30.0
+    """Time between two registrations. Java: registerNameServerPeriod."""
     name_server_timeout_s: float = 3.0
-    """registerBrokerTimeoutMills, 24 s."""
+    """Time budget of a registration. Java: registerBrokerTimeoutMills, 24 s."""
     stop_grace_s: float = 3.0
+    """Time that a stop gives running requests."""
     busy_poll_s: float = 0.0
-    """Time to look for a client's next request before sleeping, see transport/busy_poll.py.
-
-    0 turns it off.
-    """
+    """Time to look for a client's next request before sleeping; 0 turns it off. See
+    transport/busy_poll.py."""
     server: ServerLimits = field(default_factory=ServerLimits)
+    """Limits of connections."""
 
     def __post_init__(self) -> None:
         # raises InvalidOption: a broker must not start with half a table
@@ -219,6 +260,7 @@ class BrokerConfig:
 
     @property
     def levels(self) -> DelayLevels:
+        """Return the delays of *delay_levels*."""
         return DelayLevels.parse(self.delay_levels)
 
 

@@ -1,6 +1,6 @@
 """Settings of clients and producers.
 
-Times are in seconds; the comment of each field names its counterpart in Java.
+Times are in seconds; "Java:" names the counterpart of a setting there.
 """
 
 import ssl as tls
@@ -129,18 +129,26 @@ class ClientConfig:
     fetched at the start and again every *name_server_period_s*.
     """
 
-    name_server: str = DEFAULT_NAME_SERVER  # namesrvAddr
+    name_server: str = DEFAULT_NAME_SERVER
+    """Addresses as ``host:port``, joined by ``;``, or the URL of a list. Java: namesrvAddr."""
     instance_name: str | None = None
-    """instanceName; None: unique to this object."""
-    request_timeout_s: float = 3.0  # mqClientApiTimeout
+    """Part of the client id; None: unique to this object. Java: instanceName."""
+    request_timeout_s: float = 3.0
+    """Time budget of a request without one of its own. Java: mqClientApiTimeout."""
     connect_timeout_s: float = 3.0
-    heartbeat_period_s: float = 30.0  # heartbeatBrokerInterval
-    route_period_s: float = 30.0  # pollNameServerInterval
+    """Time budget of a connection attempt, with the TLS handshake."""
+    heartbeat_period_s: float = 30.0
+    """Time between two heartbeats to each broker. Java: heartbeatBrokerInterval."""
+    route_period_s: float = 30.0
+    """Time between two updates of the routes. Java: pollNameServerInterval."""
     name_server_period_s: float = 120.0
-    """fetchNameServerAddr; where name_server is the URL of a list."""
+    """Time between two fetches of the list, if name_server is the URL of one. Java:
+    fetchNameServerAddr."""
     ssl: tls.SSLContext | bool = False
-    """useTLS; True: certificates and host names are checked against the system's authorities."""
-    credentials: Credentials | None = None  # AclClientRPCHook
+    """Encrypt connections. True: certificates and host names are checked against the system's
+    authorities. Java: useTLS."""
+    credentials: Credentials | None = None
+    """Keys for a cluster with access control. Java: AclClientRPCHook."""
     namespace: str | None = None
     """Namespace of 4.x: a prefix of topics and groups on the wire, "shop%Orders"."""
     namespace_v2: str | None = None
@@ -201,51 +209,55 @@ def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:
 class ProducerConfig:
     """Settings of a producer."""
 
-    group: str = DEFAULT_GROUP  # producerGroup
+    group: str = DEFAULT_GROUP
+    """Producer group; transactions are checked with its members. Java: producerGroup."""
     send_timeout_s: float = 3.0
-    """sendMsgTimeout; for the whole call: waiting for room, finding the route, connecting, and
-    every attempt.
-    """
-    retries: int = 2  # retryTimesWhenSendFailed
+    """Time budget of a whole call: waiting for room, finding the route, connecting, and every
+    attempt. Java: sendMsgTimeout."""
+    retries: int = 2
+    """Further attempts after a failed one, each at another broker if there is one. Java:
+    retryTimesWhenSendFailed."""
     retry_when_not_stored_ok: bool = False
-    """retryAnotherBrokerWhenNotStoreOK; treat any status but SEND_OK as a failed attempt."""
+    """Treat any status but SEND_OK as a failed attempt. Java: retryAnotherBrokerWhenNotStoreOK."""
     avoid_slow_brokers: bool = False
-    """sendLatencyFaultEnable; for a while, send nothing to a broker that was slow or failed."""
-    compress_over_bytes: int | None = 4096
-    """compressMsgBodyOverHowmuch; None: never."""
-    compression: CompressionType = "zlib"
-    """compressType; lz4 and zstd need ogive[compression], and consumers from 5.0 on."""
-    compress_level: int = 5
-    """rocketmq.message.compressLevel; lz4 has none."""
-    max_in_flight: int = 8192
-    """backPressureForAsyncSendNum (1,024 there)."""
-    max_in_flight_bytes: int = 32 * 1024 * 1024
-    """backPressureForAsyncSendSize (100 MiB there)."""
-    max_requests: int = 4
-    """In flight to each broker; beyond it, messages without a sharding key wait and leave as
-    batches.
+    """For a while, send nothing to a broker that was slow or failed. Java: sendLatencyFaultEnable.
     """
+    compress_over_bytes: int | None = 4096
+    """Compress bodies from this size on; None: never. Java: compressMsgBodyOverHowmuch."""
+    compression: CompressionType = "zlib"
+    """Format of compressed bodies; "lz4" and "zstd" need ogive[compression], and consumers from 5.0
+    on. Java: compressType."""
+    compress_level: int = 5
+    """Level of compression; lz4 has none. Java: rocketmq.message.compressLevel."""
+    max_in_flight: int = 8192
+    """Limit of unfinished sends; beyond it a send waits. Java:
+    backPressureForAsyncSendNum, 1024."""
+    max_in_flight_bytes: int = 32 * 1024 * 1024
+    """Limit of bytes in unfinished sends. Java: backPressureForAsyncSendSize, 100 MiB."""
+    max_requests: int = 4
+    """Limit of requests in flight to each broker; beyond it, messages without a sharding key wait
+    and leave as batches."""
     max_batch_bytes: int = 256 * 1024
     """Size limit of one request; brokers take 4 MiB (maxMessageSize)."""
     whole_batches: bool = False
-    """send_batch for topics of batches, which brokers from 5.0 on have: gives each batch a key of
-    its own, as.
-    """
-    # Java's client does; brokers of 4.9 then give that key to all messages of a batch, in place of
-    # their own
+    """Give each batch of send_batch a key of its own, as Java's client does. Needed for topics of
+    batches, which brokers from 5.0 on have."""
+    # brokers of 4.9 give that key to all messages of a batch, in place of their own
     default_topic_queues: int = 4
     """Queues of a topic that a send creates; the broker has a limit, usually 8. Java:
     defaultTopicQueueNums."""
     check_threads: int = 4
-    """checkThreadPoolMaxSize, 1; concurrent calls of the transaction check."""
+    """Concurrent calls of the transaction check. Java: checkThreadPoolMaxSize, 1."""
     max_checks_waiting: int = 2000
-    """checkRequestHoldMax; beyond it questions are dropped, and the broker asks again."""
+    """Limit of waiting transaction checks; beyond it they are dropped, and the broker asks again.
+    Java: checkRequestHoldMax."""
     busy_poll_s: float = _NO_EFFECT_S
     """Without effect: a blocking send waits for its answer on ogive's loop. Deprecated."""
     hooks: tuple[SendHook, ...] = ()
-    """sendMessageHookList; the first is the outermost."""
+    """Objects that are called before and after each send; the first is the outermost. Java:
+    sendMessageHookList."""
     trace: bool = False
-    """enableTrace; record every send in RMQ_SYS_TRACE_TOPIC."""
+    """Record every send in RMQ_SYS_TRACE_TOPIC. Java: enableTrace."""
 
     def __post_init__(self) -> None:
         validate_group(self.group)

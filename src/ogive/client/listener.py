@@ -113,9 +113,13 @@ class Reply:
     """
 
     body: bytes
+    """Content of the reply."""
     tag: str | None = field(default=None, kw_only=True)
+    """Label of the reply, or None."""
     keys: tuple[str, ...] = field(default=(), kw_only=True)
+    """Keys of the reply."""
     properties: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Properties of the reply."""
 
     def __post_init__(self) -> None:
         self.message("Reply")
@@ -140,9 +144,15 @@ ConsumeResult = Later | Suspend | Reply | OrderlyEnd | None
 """Result of a listener."""
 
 LATER: Final = Later()
+"""Result of a listener: deliver the message again later."""
 DEAD_LETTER: Final = Later(-1)
+"""Result of a listener: move the message to the group's dead-letter topic."""
 COMMIT: Final = OrderlyEnd.COMMIT
+"""Result of an orderly listener without auto_commit: everything since the last commit is done."""
 ROLLBACK: Final = OrderlyEnd.ROLLBACK
+"""Result of an orderly listener without auto_commit: deliver everything since the last commit
+again.
+"""
 
 
 @explained
@@ -172,31 +182,39 @@ class ListenerConfig:
     """Settings of one listener, see ``listener``. Times are in seconds."""
 
     topic: str
-    group: str  # consumerGroup
+    """Topic to subscribe to."""
+    group: str
+    """Consumer group. Java: consumerGroup."""
     tags: str = "*"
-    """"paid || refunded"."""
+    """Tags to select, as in "paid || refunded"; "*" selects all."""
     sql: str | None = None
-    """MessageSelector.bySql; "amount > 100 AND region = 'eu'", over the properties; not beside
-    tags.
-    """
-    orderly: bool = False  # MessageListenerOrderly
-    broadcast: bool = False  # MessageModel.BROADCASTING
+    """Filter over the properties, as in "amount > 100 AND region = 'eu'"; not beside tags. Java:
+    MessageSelector.bySql."""
+    orderly: bool = False
+    """Deliver the messages of a queue one at a time, in order. Java: MessageListenerOrderly."""
+    broadcast: bool = False
+    """Deliver every message to every member. Java: MessageModel.BROADCASTING."""
     batch: int = 1
-    """consumeMessageBatchMaxSize; above 1 the listener gets a list."""
+    """Limit of messages in one call; above 1 the listener gets a list. Java:
+    consumeMessageBatchMaxSize."""
     threads: int = 20
-    """consumeThreadMax; concurrent calls, of async listeners too."""
+    """Limit of concurrent calls, of async listeners too. Java: consumeThreadMax."""
     consume_timeout_s: float = 900.0
-    """consumeTimeout, 15 minutes; concurrent only."""
+    """A call that takes longer has failed; concurrent only. Java: consumeTimeout, 15 minutes."""
     max_retries: int | None = None
-    """maxReconsumeTimes; None: 16, unlimited for an orderly listener."""
-    start: Start = "latest"  # consumeFromWhere, consumeTimestamp
-    suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
+    """Retries before the dead-letter topic; None: 16, unlimited for an orderly listener. Java:
+    maxReconsumeTimes."""
+    start: Start = "latest"
+    """Where a new group begins: "latest", "earliest" or a datetime. Java: consumeFromWhere,
+    consumeTimestamp."""
+    suspend_s: float = 1.0
+    """Pause of a queue after a failed message, orderly only. Java: suspendCurrentQueueTimeMillis.
+    """
     as_: As[Any] | None = None
     """Type of the body; the listener gets that instead of the message."""
     auto_commit: bool = True
-    """ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener
-    returns COMMIT.
-    """
+    """False, orderly only: progress moves when the listener returns COMMIT. Java:
+    ConsumeOrderlyContext.autoCommit."""
 
     def __post_init__(self) -> None:
         validate_filter(self.tags, self.sql)
@@ -258,8 +276,11 @@ class Listener(Generic[Arguments, Answer]):
     """
 
     function: Callable[Arguments, Answer]
+    """The function that was made a listener."""
     config: ListenerConfig
+    """Topic, group, filter and other settings."""
     name: str = field(default="listener")
+    """Name in log lines and traces."""
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         return self.function(*args, **kwargs)

@@ -45,17 +45,24 @@ class Summary:
     """
 
     pipeline: str
+    """Name of the pipeline."""
     read: int = 0
+    """Messages read."""
     written: int = 0
+    """Messages written."""
     skipped: Counter[str] = field(default_factory=Counter)
+    """Messages skipped, by reason."""
     notes: list[str] = field(default_factory=list)
+    """What else is worth knowing."""
     dry_run: bool = False
-    # stopped on request: the next run continues from here
+    """True if nothing was written."""
     stopped: bool = False
-    # figures of this pipeline only
+    """Stopped on request: the next run continues from here."""
     figures: dict[str, Any] = field(default_factory=dict)
+    """Figures that only this pipeline has."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the summary as ``--json`` prints it."""
         return {
             "pipeline": self.pipeline,
             "read": self.read,

@@ -111,15 +111,18 @@ class QueryMetrics(StreamingQueryListener):
     # --- Spark calls these ------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Note a query. Spark calls it."""
         self._add(str(event.runId), event.name or str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Note the figures of a batch. Spark calls it."""
         self.progressed(str(event.progress.runId), json.loads(event.progress.json))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: an idle query changes no sample."""
+        """Do nothing: an idle query changes no sample. Spark calls it."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Note that a query has ended, or failed. Spark calls it."""
         self.ended(str(event.runId), failed=event.exception is not None)
 
     # --- what they mean ---------------------------------------------------------------------------

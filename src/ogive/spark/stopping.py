@@ -50,9 +50,11 @@ class Stop:
 
     @property
     def asked(self) -> bool:
+        """Return True if a stop was requested."""
         return self._asked.is_set()
 
     def ask(self) -> None:
+        """Request a stop. Returns at once."""
         self._asked.set()
 
     def check(self) -> None:

@@ -29,7 +29,9 @@ class Expression:
     """
 
     text: str
+    """The filter as it was written."""
     evaluate: Test
+    """Function of a message's properties, which calling the object calls."""
 
     def __call__(self, properties: Properties) -> bool | None:
         return self.evaluate(properties)

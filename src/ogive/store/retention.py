@@ -50,16 +50,19 @@ _OFFSET_DIGITS: Final = 20
 class RetentionConfig:
     """Rules for the removal of segments.
 
-    Each setting has its name in Apache's broker.conf, and the default there if it differs.
+    "Java:" names a setting in Apache's broker.conf, and the default there where it differs.
     """
 
-    keep_s: float = 72 * 3600.0  # fileReservedTime, hours
+    keep_s: float = 72 * 3600.0
+    """Age at which messages are removed. Java: fileReservedTime, in hours."""
     hours: tuple[int, ...] = (4,)
-    """deleteWhen; local time."""
+    """Hours of the day at which old messages are removed, in local time. Java: deleteWhen."""
     disk_share: float = 0.75
-    """diskMaxUsedSpaceRatio; above it segments that are old enough are removed at any hour."""
+    """Used share of the disk above which old messages are removed at any hour. Java:
+    diskMaxUsedSpaceRatio."""
     force_share: float = 1.0
-    """diskSpaceCleanForciblyRatio, 0.85; above it the oldest are removed at any age; 1: never."""
+    """Used share of the disk above which the oldest messages are removed whatever their age; 1:
+    never. Java: diskSpaceCleanForciblyRatio, 0.85."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep_s <= _MOST_S:

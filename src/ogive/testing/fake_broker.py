@@ -119,7 +119,9 @@ class HangUp:
 
 
 SILENT: Final = Silent()
+"""Script entry: leave the request unanswered."""
 HANG_UP: Final = HangUp()
+"""Script entry: close the connection instead of answering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Raw:
     """Script entry: write these bytes instead of an answer, whatever they are."""
 
     data: bytes
+    """Bytes to write, as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,9 @@ class After:
     """Script entry: the answer (None: the usual one) is sent *seconds* later."""
 
     seconds: float
+    """Pause before the answer."""
     answer: "RemotingCommand | Silent | HangUp | Raw | None" = None
+    """What is answered then."""
 
 
 Reply = RemotingCommand | Silent | HangUp | Raw | After | None
@@ -142,10 +147,12 @@ Script = Reply | Callable[[RemotingCommand], Reply]
 
 
 def ok(header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    """Return the answer SUCCESS, with these header fields and this body."""
     return RemotingCommand(ResponseCode.SUCCESS, encode_header(header) if header else {}, body)
 
 
 def error(code: int, remark: str = "scripted") -> RemotingCommand:
+    """Return an answer with an error code."""
     return RemotingCommand(code, {}, remark=remark)
 
 

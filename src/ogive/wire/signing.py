@@ -36,8 +36,11 @@ class Credentials:
     """
 
     access_key: str
+    """Name of the user."""
     secret_key: str = field(repr=False)
+    """Key that requests are signed with. It is never sent."""
     security_token: str | None = field(default=None, repr=False)
+    """Token issued with temporary keys, or None."""
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key or self.security_token == "":

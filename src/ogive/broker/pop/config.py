@@ -15,8 +15,10 @@ class PopConfig:
     """maxPopLeases (ours alone); reads whose messages are out, each takes some 600 bytes."""
     max_waiting_per_key: int = 1024
     """popPollingSize; requests that wait, of one group for one queue."""
-    max_waiting_keys: int = 100_000  # popPollingMapSize
-    max_waiting: int = 100_000  # maxPopPollingSize
+    max_waiting_keys: int = 100_000
+    """Limit of pairs of a group and a queue that requests wait for. Java: popPollingMapSize."""
+    max_waiting: int = 100_000
+    """Limit of requests that wait. Java: maxPopPollingSize."""
     retry_v2: bool = False
     """enableRetryTopicV2; name the retry topics of groups ``%RETRY%group+topic``."""
     read_retry_v1: bool = True
@@ -25,7 +27,9 @@ class PopConfig:
     """popResponseReturnActualRetryTopic; messages for another try keep the topic they are in."""
     limit_out: bool = False
     """enablePopMessageThreshold; read nothing from a queue with max_out messages out."""
-    max_out: int = 10_000  # popInflightMessageThreshold
+    max_out: int = 10_000
+    """Limit of messages of a queue that are out, with limit_out. Java: popInflightMessageThreshold.
+    """
     retry_share: int = 20
     """popFromRetryProbability; percentage of requests that read the retry topic first."""
     notify_unlocks: bool = True

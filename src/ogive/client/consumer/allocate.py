@@ -1,5 +1,5 @@
 """Allocation strategies: pure functions that divide a topic's queues, with the same result at every
-member. Source: rebalance/*.java, 5.5.
+member. Source: ``rebalance/*.java``, 5.5.
 
 Members and queues are given in order (ids as plain strings; queues by topic, broker name, queue
 id); *me* is one of the members. Together the members take every queue exactly once, unless a

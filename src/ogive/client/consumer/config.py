@@ -1,6 +1,6 @@
 """Settings of consumers.
 
-Times are in seconds; the comment of each field names its counterpart in Java.
+Times are in seconds; "Java:" names the counterpart of a setting there.
 """
 
 from collections.abc import Sequence
@@ -22,29 +22,40 @@ class ConsumerConfig:
     """
 
     pull_batch_size: int = 1024
-    """pullBatchSize, 32; Apache's brokers never send more than 32."""
+    """Messages that one pull asks for; Apache's brokers never send more than 32. Java:
+    pullBatchSize, 32."""
     pull_batch_bytes: int = 1024 * 1024
-    """pullBatchSizeInBytes, 256 KiB."""
+    """Bytes that one pull asks for. Java: pullBatchSizeInBytes, 256 KiB."""
     max_cached_messages: int = 1000
-    """pullThresholdForQueue; a queue with more unfinished messages is not pulled."""
-    max_cached_bytes: int = 100 * 1024 * 1024  # pullThresholdSizeForQueue
-    max_span: int = 2000
-    """consumeConcurrentlyMaxSpan; between the lowest and the highest unfinished offset of a
-    queue.
+    """Limit of unfinished messages; a queue above it is not pulled. Java: pullThresholdForQueue."""
+    max_cached_bytes: int = 100 * 1024 * 1024
+    """Limit of unfinished bytes; a queue above it is not pulled. Java: pullThresholdSizeForQueue.
     """
+    max_span: int = 2000
+    """Limit of the distance between the lowest and the highest unfinished offset of a queue. Java:
+    consumeConcurrentlyMaxSpan."""
     max_topic_messages: int | None = None
-    """pullThresholdForTopic; over all queues of a topic."""
-    max_topic_bytes: int | None = None  # pullThresholdSizeForTopic
+    """Limit of unfinished messages over all queues of a topic; None: no limit. Java:
+    pullThresholdForTopic."""
+    max_topic_bytes: int | None = None
+    """Limit of unfinished bytes over all queues of a topic; None: no limit. Java:
+    pullThresholdSizeForTopic."""
     max_total_bytes: int = 256 * 1024 * 1024
-    """Over all queues of a group."""
+    """Limit of unfinished bytes over all queues of a group."""
     pull_suspend_s: float = 15.0
-    """brokerSuspendMaxTimeMillis; how long a broker holds a pull that finds nothing."""
-    pull_retry_s: float = 1.0  # pullTimeDelayMillsWhenException
+    """Longest time that a broker holds a pull that finds nothing. Java: brokerSuspendMaxTimeMillis.
+    """
+    pull_retry_s: float = 1.0
+    """Pause after a failed pull. Java: pullTimeDelayMillsWhenException."""
     strategy: Strategy = average
-    """allocateMessageQueueStrategy; must be the same in all members of a group."""
+    """Function that divides the queues; must be the same in all members of a group. Java:
+    allocateMessageQueueStrategy."""
     interceptors: tuple[Interceptor, ...] = ()
-    """ConsumeMessageHook; around every listener call, the first is the outermost."""
-    rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
+    """Context managers around every listener call; the first is the outermost. Java:
+    ConsumeMessageHook."""
+    rebalance_period_s: float = 20.0
+    """Time between two rebalances without a change. Java: rocketmq.client.rebalance.waitInterval.
+    """
     rebalance_pause_s: float = 1.0
     """Wait after an incomplete rebalance. Also the limit of the pause after each rebalance, which
     is 10 ms for each member of the group. Java: rocketmq.client.rebalance.minInterval."""
@@ -62,16 +73,21 @@ class ConsumerConfig:
     persist_again_s: float = 30.0
     """Send even unchanged progress again, in case the broker lost it in a crash."""
     offsets_dir: Path | None = None
-    """rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets."""
-    lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
+    """Directory for the progress of broadcasting; None: ~/.rocketmq_offsets. Java:
+    rocketmq.client.localOffsetStoreDir."""
+    lock_renew_s: float = 20.0
+    """Time between two renewals of the locks of an orderly group. Java:
+    rocketmq.client.rebalance.lockInterval."""
     lock_lease_s: float = 30.0
-    """rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60 s."""
+    """Time that a lock counts without renewal; brokers keep it for 60 s. Java:
+    rocketmq.client.rebalance.lockMaxLiveTime."""
     send_back_retry_s: float = 5.0
     """Pause before trying again to send back a failed message."""
     trace: bool = False
-    """enableTrace; record every consumption in RMQ_SYS_TRACE_TOPIC."""
+    """Record every consumption in RMQ_SYS_TRACE_TOPIC. Java: enableTrace."""
     await_termination_s: float = 10.0
-    """awaitTerminationMillisWhenShutdown, 0; how long close() waits for running calls."""
+    """Longest time that close() waits for running calls. Java: awaitTerminationMillisWhenShutdown,
+    0."""
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -72,13 +72,21 @@ class ListenerCall:
     """
 
     group: str
+    """Consumer group."""
     topic: str
+    """Topic of the subscription."""
     queue: MessageQueue
+    """Queue that the messages are from."""
     messages: Sequence[MessageExt]
+    """Messages of this call; one, unless the listener takes batches."""
     listener: str
+    """Name of the listener."""
     orderly: bool
+    """True for an orderly listener."""
     properties: dict[str, Any] = field(default_factory=dict)
+    """For the interceptors' own use."""
     outcome: Outcome | None = None
+    """Outcome of the call; None until it has ended."""
 
 
 Interceptor = Callable[[ListenerCall], AbstractContextManager[Any]]

@@ -40,10 +40,12 @@ class Facade(OnlyWith, ABC):
         self._starting: _Starting | None = None
 
     @abstractmethod
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Start the object. ``with`` does it."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the object. ``with`` does it."""
 
     def close_at_exit(self) -> None:
         """Close an object that is still open at the interpreter's exit."""
