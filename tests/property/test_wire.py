@@ -4,6 +4,7 @@ ProtocolError or nothing.
 
 import contextlib
 import json
+import re
 import sys
 import tracemalloc
 import zlib
@@ -35,7 +36,7 @@ from ogive.wire.bodies.stats import consume_stats_loads, kv_table_loads, topic_s
 from ogive.wire.codes import LanguageCode, SerializeType
 from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
 from ogive.wire.compression import CompressionType, compress, decompress
-from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
+from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder, SplitFrame
 from ogive.wire.headers.codec import decode_header, encode_header
 from ogive.wire.headers.name_server import RegisterBrokerRequest
 from ogive.wire.headers.pull import PullMessageRequest
@@ -249,7 +250,7 @@ def test_any_chunking_gives_the_same_frames(
     sent: list[RemotingCommand], data: st.DataObject
 ) -> None:
     stream = b"".join(encode_command(command) for command in sent)
-    decoder, received = FrameDecoder(), []
+    decoder, received = FrameDecoder(splits=data.draw(st.booleans())), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         frames, fault = decoder.feed(stream[:size])
@@ -277,6 +278,38 @@ def test_a_frame_in_many_parts_is_whole_and_small_parts_are_put_together(
         assert decoder.buffered == at - sum([4 + len(one) for one in received])
         assert len(decoder._pending) <= decoder.buffered // 4096 + 1
     assert received == [frame[4:]] * 2
+
+
+@given(
+    command=commands,
+    size=st.integers(0, 300),
+    word=st.none() | st.integers(0, 2**32 - 1),
+    cut=st.integers(5, 400),
+)
+def test_a_frame_whose_body_comes_in_parts_means_the_same(
+    command: RemotingCommand, size: int, word: int | None, cut: int
+) -> None:
+    """Also one whose header has an impossible length or form."""
+    command.body = bytes(range(200)) * size
+    stream = encode_command(command)
+    if word is not None:
+        stream = stream[:4] + word.to_bytes(4) + stream[8:]
+    decoder = FrameDecoder(splits=True)
+    (first, _), (second, _) = decoder.feed(stream[:cut]), decoder.feed(stream[cut:])
+    (frame,) = first + second
+    header_end = 4 + (int.from_bytes(stream[4:8]) & 0xFFFFFF)
+    if header_end <= len(stream[4:cut]) and cut < len(stream):
+        assert isinstance(frame, SplitFrame)
+        assert frame + frame.body == stream[4:]
+    else:
+        assert frame == stream[4:]
+    try:
+        expected = decode_command(stream[4:])
+    except ProtocolError as exc:
+        with pytest.raises(ProtocolError, match=re.escape(str(exc))):
+            decode_command(frame)
+    else:
+        assert decode_command(frame) == expected
 
 
 @pytest.mark.kills("declared length is believed", param="16777213")

@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._on_request = on_request
         self._on_frames = on_frames
         self.limits = limits or Limits()
-        self._decoder = FrameDecoder(self.limits.max_frame_bytes)
+        self._decoder = FrameDecoder(self.limits.max_frame_bytes, splits=on_frames is one_frame)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, tuple[Answer, float]] = {}
         self._deadlines = Deadlines(self._loop, self._expire)

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from ogive.errors import ProtocolError
 from ogive.native import native
 from ogive.wire.codes import VERSION, Flag, LanguageCode, SerializeType
-from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, SplitFrame
 from ogive.wire.java_json import holds_half_a_character
 
 MAX_EXT_FIELDS = 256
@@ -85,6 +85,13 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 def decode_command(frame: bytes) -> RemotingCommand:
     """Return the command in a frame (without its length word). Raises ProtocolError."""
+    command = _decode_whole(frame)
+    if isinstance(frame, SplitFrame):
+        command.body = frame.body
+    return command
+
+
+def _decode_whole(frame: bytes) -> RemotingCommand:
     if native is not None and (parts := native.binary_command(frame)) is not None:
         return RemotingCommand(*parts)
     word = int.from_bytes(frame[:4])

@@ -2,6 +2,9 @@
 (big-endian).
 """
 
+from collections.abc import Sequence
+from typing import Self
+
 from ogive.errors import ProtocolError
 from ogive.native import native
 
@@ -20,6 +23,22 @@ such a send is valid.
 _SMALL_PART = 4096
 
 
+class SplitFrame(bytes):
+    """A frame up to the end of its header, with its body beside it: megabytes are copied once."""
+
+    body: bytes
+
+    @classmethod
+    def of(cls, first: memoryview, rest: Sequence[bytes | memoryview]) -> Self | None:
+        """Join the parts of a frame. Return None unless the whole header is in the first one."""
+        header_end = 4 + (int.from_bytes(first[:4]) & 0xFFFFFF)
+        if len(first) < header_end:
+            return None
+        frame = cls(first[:header_end])
+        frame.body = b"".join((first[header_end:], *rest))
+        return frame
+
+
 class FrameDecoder:
     """Splits a byte stream into frames.
 
@@ -27,13 +46,15 @@ class FrameDecoder:
     has no meaning: the connection must be closed.
     """
 
-    __slots__ = ("_buffered", "_max", "_needed", "_pending")
+    __slots__ = ("_buffered", "_max", "_needed", "_pending", "_splits")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, *, splits: bool = False) -> None:
+        """*splits*: frames that come in several reads may be SplitFrames."""
         # the beginning of an incomplete frame, as it was received
         self._pending: list[bytes] = []
         self._buffered = 0
         self._max = max_frame_bytes
+        self._splits = splits
         # bytes needed in _pending before the next check
         self._needed = 4
 
@@ -56,7 +77,9 @@ class FrameDecoder:
                 # a single copy, which may be megabytes
                 more = self._needed - self._buffered
                 first = memoryview(self._pending[0])[4:]
-                frames.append(b"".join((first, *self._pending[1:], memoryview(data)[:more])))
+                rest: list[bytes | memoryview] = [*self._pending[1:], memoryview(data)[:more]]
+                split = SplitFrame.of(first, rest) if self._splits else None
+                frames.append(b"".join((first, *rest)) if split is None else split)
                 data = data[more:]
             else:
                 data = b"".join((*self._pending, data))

@@ -81,9 +81,9 @@ class Slice:
         del self.others[: len(others)]
         return done, others
 
-    def take_rest(self) -> list[Batch]:
+    def take_rest(self) -> list[Any]:
         """Return what the worker has not begun; it gets none of it."""
-        rest: list[Batch] = []
+        rest: list[Any] = []
         while True:
             try:
                 rest.append(self.waiting.popleft())
@@ -113,6 +113,8 @@ class ConcurrentService:
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.Task[Any] | None = None
         self._slice_calls = 1
+        # seconds of a call in the fastest slice of each of the last reports
+        self._fastest: deque[float] = deque(maxlen=4)
         # that are not reported yet, and have more than one call
         self._long: set[Slice] = set()
         self._look: asyncio.TimerHandle | None = None
@@ -139,11 +141,13 @@ class ConcurrentService:
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         size = self._batch
-        batches = [messages[i : i + size] for i in range(0, len(messages), size)]
+        waiting: Sequence[Any] = messages
+        if size > 1:
+            waiting = [messages[i : i + size] for i in range(0, len(messages), size)]
         calls = self._slice_calls
         slices = [
-            Slice(process_queue, deque(batches[i : i + calls]))
-            for i in range(0, len(batches), calls)
+            Slice(process_queue, deque(waiting[i : i + calls]))
+            for i in range(0, len(waiting), calls)
         ]
         if calls > 1:
             self._long.update(slices)
@@ -214,9 +218,10 @@ class ConcurrentService:
         if not piece.process_queue.active or self._stopping:
             return None
         try:
-            piece.current = piece.waiting.popleft()
+            next_one: Any = piece.waiting.popleft()
         except IndexError:
             return None
+        piece.current = [next_one] if self._batch == 1 else next_one
         return piece.current
 
     @staticmethod
@@ -249,9 +254,10 @@ class ConcurrentService:
             if calls:
                 fastest = min(fastest, seconds / calls)
         self._long.difference_update([piece for piece, _, _ in results])
-        # several threads wait for each other: the fastest slice says what a call takes
+        # threads wait for each other: the fastest of several slices says what a call takes
+        self._fastest.append(max(fastest, 1e-9))
         self._slice_calls = max(
-            1, min(int(SLICE_S / max(fastest, 1e-9)), 2 * self._slice_calls, MAX_SLICE_CALLS)
+            1, min(int(SLICE_S / min(self._fastest)), 8 * self._slice_calls, MAX_SLICE_CALLS)
         )
         self._report((piece for piece, _, _ in results), sum(one[2] for one in results))
 

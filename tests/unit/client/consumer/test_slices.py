@@ -93,6 +93,18 @@ async def test_what_is_behind_a_call_that_hangs_goes_to_other_workers(
     assert len(work.begun) == FAST + 51
 
 
+async def test_calls_that_hang_are_made_by_all_workers_at_once(
+    broker: FakeBroker, work: Work
+) -> None:
+    async with work.consumer(broker, threads=10):
+        await warm_up(broker)
+        for _ in range(10):
+            broker.put("Orders", b"hang")
+        await eventually(lambda: len(work.begun) == FAST + 10)
+        work.may_return.set()
+        await eventually(lambda: progress(broker) == FAST + 10)
+
+
 async def test_one_worker_keeps_the_order(broker: FakeBroker, work: Work) -> None:
     """Also behind a call that took long, whose slice was divided."""
     bodies = [b"%d" % at for at in range(FAST)]
