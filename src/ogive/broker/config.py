@@ -1,11 +1,11 @@
 """Settings of a broker, and those that may change over the network.
 
-Only the settings listed here: through those for files, addresses or programs, strangers ran
+Only the settings listed here may: through settings for files, addresses or programs, attackers ran
 commands on brokers (CVE-2023-33246).
 
-A change outlives the broker in a file of its own, beside what the configuration said when it was
-made. Once the configuration says something else, that is the newer word, and the change is
-forgotten. Java writes into broker.conf itself, where the last writer counts, too.
+A change is kept in a file of its own, beside the value that the configuration had when the change
+was made. Once the configuration has another value, that one applies, and the change is dropped.
+Java writes into broker.conf itself, where the last writer wins, too.
 """
 
 import logging
@@ -288,7 +288,7 @@ def check_region(what: str, region: str) -> None:
 
 
 def ip_of(host: str) -> str:
-    """*host*, which records hold as an IP address.
+    """Return *host*, which records have as an IP address.
 
     Raises InvalidOption for any other name than localhost, and for a zone (``%eth0``).
     """
@@ -408,8 +408,8 @@ CHANGEABLE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "sendThreadPoolQueueCapacity": ("max_sends_waiting", _count()),
     "storeReplyMessageEnable": ("store_replies", _switch),
 }
-"""Name in Apache's broker.conf -> name in BrokerConfig, and how its text is read: as narrowly as
-BrokerConfig takes it, so that a refusal speaks of the name that was asked for.
+"""Name in Apache's broker.conf -> name in BrokerConfig, and the function that reads the text. It is
+as strict as BrokerConfig, so that an error has the requested name.
 """
 
 
@@ -422,15 +422,15 @@ class RemoteSettings:
     def __init__(
         self, table: JsonTable, configured: BrokerConfig, now_ms: Callable[[], int]
     ) -> None:
-        """Loads the file (blocking).
+        """Load the file (blocking).
 
-        *configured*: what the command line, a file or a program says. Raises StoreError.
+        *configured*: the settings of the command line, a file or a program. Raises StoreError.
         """
         self._now_ms = now_ms
         self.version = DataVersion(0, now_ms())
-        """Version of this run's settings. Moves with each change."""
+        """Version of the settings of this run. It grows with each change."""
         self.config = self._configured = configured
-        """Both together: what counts."""
+        """The configuration with the changes."""
         self._changed: dict[str, str] = {}
         self._writer = TableWriter("remote settings", table, self._snapshot)
         self._load((table.load() or {}).get("settings"))
@@ -468,7 +468,7 @@ class RemoteSettings:
     def change(self, body: bytes) -> BrokerConfig:
         """Carry out all lines ``name=value`` of *body*, or none.
 
-        Returns what counts then. Raises Rejected, InvalidOption.
+        Return the settings that then apply. Raises Rejected, InvalidOption.
         """
         asked = _properties(body)
         self.config = _with(self.config, asked)
@@ -498,7 +498,7 @@ class RemoteSettings:
 
 
 def setting_text(config: BrokerConfig, name: str) -> str:
-    """A setting as it stands in broker.conf."""
+    """Return a setting in the form of broker.conf."""
     value = getattr(config, CHANGEABLE[name][0])
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -1,4 +1,4 @@
-"""Take requests to their handlers, and turn the handlers' errors into answers."""
+"""Pass requests to their handlers, and turn the handlers' errors into answers."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -28,8 +28,8 @@ _END: Final = int(SendKind.END)
 
 
 def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int) -> int:
-    """Carry out the requests from frames[at] on: sends that follow each other in one step, anything
-    else by itself. Return how many frames that were.
+    """Handle the requests from frames[at] on: consecutive sends in one step, any other request by
+    itself. Return the number of handled frames.
     """
     origin = origin_of(ctx, connection)
     sends = read_sends(frames, at, MAX_SENDS, MAX_SENDS_BYTES, ctx.config.max_message_bytes, origin)
@@ -53,7 +53,7 @@ def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int
 def _until_look_up(ctx: Context, sends: list[Send | End]) -> list[Send | End]:
     """Return *sends* up to the first end of a transaction that has to be looked up in the log.
 
-    Such an end takes as long as many sends: it goes by itself, with a slice after it.
+    Such an end takes as long as many sends, so it is handled by itself, with a slice after it.
     """
     for at, send in enumerate(sends):
         if isinstance(send, End) and ctx.transactions.in_memory(send.ending) is None:
@@ -62,8 +62,8 @@ def _until_look_up(ctx: Context, sends: list[Send | End]) -> list[Send | End]:
 
 
 def _all_admitted(ctx: Context, connection: Connection, sends: Sequence[Send | End]) -> bool:
-    """Return False where dispatch() has to say which of *sends* access control refuses, or has to
-    read from disk whose message a transaction has.
+    """Return False if dispatch() has to find out which of *sends* access control refuses, or has to
+    read the message of a transaction from disk.
     """
     if ctx.guard is None:
         return True
@@ -78,10 +78,10 @@ def _all_admitted(ctx: Context, connection: Connection, sends: Sequence[Send | E
 
 
 def dispatch(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """Carry out one request; its answer leaves now or later, and a one-way request has none.
+    """Handle one request; its answer is sent now or later, and a one-way request has none.
 
-    One that needs what only the disk has is carried out again when that has been read: handlers
-    change nothing before they have read.
+    A request that needs data from the disk is handled again after that was read: handlers change
+    nothing before they have read.
     """
     try:
         _carry_out(ctx, connection, command)
@@ -109,7 +109,7 @@ def _refuse(
 async def _from_disk(
     ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold
 ) -> None:
-    """Carry out a request that needs the disk."""
+    """Handle a request that needs the disk."""
     try:
         carry_out = partial(_carry_out, ctx, connection, command)
         await ctx.cold_reads.read(ctx.store, carry_out, cold)
@@ -120,7 +120,7 @@ async def _from_disk(
 def _carry_out(
     ctx: Context, connection: Connection, command: RemotingCommand, *, in_turn: bool = False
 ) -> InPieces[Any] | None:
-    """Carry out the request. Return what is left to do of a large reply that has its turn.
+    """Handle the request. Return the rest of the work for a large reply.
 
     Raises OgiveError for a request that is refused, and Cold.
     """
@@ -154,9 +154,9 @@ def _later(
     work: Callable[[], Coroutine[Any, Any, None]],
     how: str = "",
 ) -> bool:
-    """Carry the request out in a task of its own.
+    """Handle the request in a task of its own.
 
-    Where those that wait hold too much it is refused, and *work* not begun.
+    If waiting requests use too much memory, it is refused, and *work* does not begin.
     """
     begun = ctx.carry_out_later(
         connection, command, partial(_answered, connection, command, work), how
@@ -172,7 +172,7 @@ async def _answered(
     command: RemotingCommand,
     work: Callable[[], Coroutine[Any, Any, None]],
 ) -> None:
-    """Do *work*; if it fails otherwise than with an answer, end the connection.
+    """Do *work*; if it fails without an answer, end the connection.
 
     asyncio does the same for a request that fails while it is read.
     """
@@ -186,7 +186,7 @@ async def _answered(
 
 
 def _not_supported(code: int) -> str:
-    """Java's words, its leading space too, and the reason where there is one."""
+    """Return Java's text, with its leading space, and the reason if there is one."""
     reason = _REASONS.get(code)
     return f" request type {code} not supported" + (f": {reason}" if reason else "")
 
@@ -197,7 +197,7 @@ _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_
 async def _listing(
     ctx: Context, connection: Connection, command: RemotingCommand, large: LargeReply
 ) -> None:
-    """Make and send a large reply that has its turn, or refuse the request."""
+    """Build and send a large reply in its turn, or refuse the request."""
     try:
         pieces = await large.read(partial(_carry_out, ctx, connection, command, in_turn=True))
         if pieces is not None:
@@ -262,7 +262,7 @@ async def _serve_later(
 def _entry(
     ctx: Context, connection: Connection, command: RemotingCommand
 ) -> AuditEntry[Context] | None:
-    """For a request that administers the broker: what the log tells of it."""
+    """Return the log entry of a request that administers the broker."""
     change = CHANGES.get(command.code)
     if change is None:
         return None

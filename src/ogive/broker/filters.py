@@ -2,9 +2,9 @@
 
 Source: ExpressionMessageFilter.java, ConsumerFilterManager.java, 5.3.
 
-Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than
-SCAN records and SCAN_BYTES, or for SCAN_S, and then reports how far it got, so that a filter that
-matches nothing blocks the loop for a few milliseconds at most.
+Differs from Java: there is no bloom filter before the expression. One read checks at most SCAN
+records and SCAN_BYTES, for at most SCAN_S, and then reports its position, so that a filter without
+matches blocks the loop for a few milliseconds at most.
 """
 
 import functools
@@ -20,9 +20,9 @@ from ogive.wire.bodies.clients import SQL92, SubscriptionData
 from ogive.wire.message import decode_properties, stored_properties
 
 Wanted = frozenset[int] | Expression | None
-"""None wants everything."""
+"""Tag codes that match; None matches every message."""
 Read = Callable[[int, int, int], GetResult]
-"""(offset, at most so many messages, at most so many bytes) to what stands there, unfiltered."""
+"""(offset, most messages, most bytes) -> the messages there, unfiltered."""
 
 MAX_EXPRESSION: Final = MAX_CHARACTERS
 # of one subscription
@@ -47,7 +47,7 @@ _STEP_BYTES: Final = 256 * 1024
 def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
     """Return True for SQL92.
 
-    *sql*: enablePropertyFilter. Raises Rejected for a type that is not served.
+    *sql*: enablePropertyFilter. Raises Rejected for an unsupported type.
     """
     if expression_type in (None, "", "TAG"):
         return False
@@ -65,9 +65,9 @@ def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
 
 
 def memory_of_filter(expression_type: str | None, expression: str, codes: int = 0) -> int:
-    """About how many bytes a filter takes once it has been read.
+    """Return the approximate size of a filter in bytes after it is parsed.
 
-    *codes*: how many hashes were sent with it, which are kept in any case.
+    *codes*: the number of hashes that were sent with it, which are kept in any case.
     """
     if expression_type == SQL92:
         return (
@@ -78,12 +78,12 @@ def memory_of_filter(expression_type: str | None, expression: str, codes: int = 
 
 
 def tag_count(expression: str) -> int:
-    """Return the largest number of tags that *expression* can hold."""
+    """Return the largest number of tags that *expression* can have."""
     return expression.count("||") + 1
 
 
 def wanted_by(expression_type: str | None, expression: str, *, sql: bool) -> Wanted:
-    """The filter of a pull that brings its own. Raises Rejected."""
+    """Return the filter of a pull that has its own. Raises Rejected."""
     if not check_expression_type(expression_type, sql=sql):
         if len(expression) > MAX_EXPRESSION or tag_count(expression) > MAX_TAGS:
             raise Rejected(
@@ -114,9 +114,9 @@ def _codes_of(expression: str) -> frozenset[int] | None:
 
 
 def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
-    """The hashes as sent.
+    """Return the hashes that were sent.
 
-    Clients in C++ send none with their tags: then those of the expression.
+    Clients in C++ send none with their tags: then return those of the expression.
     """
     if data.expression == "*" or not data.expression:
         return None
@@ -128,8 +128,8 @@ def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
 def read_matching(
     read: Read, wanted: Expression, offset: int, max_messages: int, max_bytes: int
 ) -> GetResult:
-    """Read with SQL92, which the store does not know: the matching records from *offset* on, and
-    the next offset.
+    """Read with SQL92, which the store does not support: return the matching records from *offset*
+    on, and the next offset.
     """
     matches, until = wanted.matches, time.monotonic() + SCAN_S
     parts: list[bytes | memoryview] = []

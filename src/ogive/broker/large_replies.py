@@ -1,7 +1,7 @@
-"""Fair scheduling of large replies: answers that grow with what the broker holds.
+"""Fair scheduling of large replies: answers that grow with the number of topics, groups or queues.
 
-One is made at a time, in slices between which the loop serves everybody else. What it needs from
-the disk is read on another thread, and meanwhile others are made.
+One is built at a time, in slices between which the loop serves other requests. Data from the disk
+is read on another thread, and meanwhile other replies are built.
 """
 
 import asyncio
@@ -31,30 +31,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class InPieces(Generic[T]):
-    """Answer of a handler that takes many reads. *finish* makes it from their results."""
+    """Answer of a handler that needs many reads. *finish* builds it from their results."""
 
     reads: Sequence[Callable[[], T]]
     finish: Callable[[list[T]], RemotingCommand]
 
 
 class _ClientGone(Exception):
-    """Nobody waits for the reply any more."""
+    """The client of the reply is gone."""
 
 
 class _ClientStalled(Exception):
-    """The client does not take its answers. The reply is made anew when it does."""
+    """The client does not read its answers. The reply is built again when it does."""
 
 
 class _DiskTaken(Exception):
-    """Another reply is read from the disk. This one is made anew after it."""
+    """Another reply is being read from the disk. This one is built again after it."""
 
 
 class LargeReplies:
     """Turns of large replies.
 
-    Hosts take turns, and so do the connections of a host; the replies of one connection are made in
-    order. Of each host only one waits for a turn, and of each connection only the first for that of
-    its host.
+    Hosts take turns, and so do the connections of a host; the replies of one connection are built
+    in order. Only one reply of each host waits for a turn, and only the first of each connection
+    for the turn of its host.
     """
 
     def __init__(
@@ -67,22 +67,25 @@ class LargeReplies:
         self.store, self.slow_readers, self.now = store, slow_readers, now
         self.reads = reads
         self.turn = asyncio.Lock()
-        """Held while a reply is made.
+        """Lock that is held while a reply is built.
 
-        First come, first served: that is the round of the hosts.
+        First come, first served: this is the order of the hosts.
         """
         self.disk = asyncio.Lock()
-        """Held by the one reply whose bytes are read from the disk: it may need some of each queue.
+        """Lock of the one reply whose data is read from the disk: it may need some of each
+        queue.
         """
         self._by_connection: WeakKeyDictionary[Connection, asyncio.Lock] = WeakKeyDictionary()
         self._by_host: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        """Return the number of connections that have asked for one."""
+        """Return the number of connections with a request for a large reply."""
         return len(self._by_connection)
 
     def of_host(self, connection: Connection) -> asyncio.Lock:
-        """Lock held while *connection*, among those of its host, waits for a turn and has it."""
+        """Return the lock that is held while *connection*, among those of its host, waits for a
+        turn and has it.
+        """
         return self._by_host.setdefault(
             connection.remote_address.rpartition(":")[0], asyncio.Lock()
         )
@@ -90,10 +93,10 @@ class LargeReplies:
     async def make(
         self, connection: Connection, work: Callable[["LargeReply"], Awaitable[None]]
     ) -> None:
-        """Call *work*, which makes and sends one reply, when it is its turn.
+        """Call *work*, which builds and sends one reply, when it is its turn.
 
-        It may be called again from the beginning. Nothing is made for a client that is gone or does
-        not take its answers.
+        It may be called again from the beginning. Nothing is built for a client that is gone or
+        does not read its answers.
         """
         async with self._by_connection.setdefault(connection, asyncio.Lock()):
             while True:
@@ -111,7 +114,7 @@ class LargeReplies:
 
 
 class LargeReply:
-    """One large reply while it is made. It has the turn but while it waits for the disk."""
+    """One large reply in progress. It has the turn, except while it waits for the disk."""
 
     def __init__(self, replies: LargeReplies, connection: Connection) -> None:
         self._replies, self._connection = replies, connection
@@ -145,9 +148,9 @@ class LargeReply:
         return (await self.each([read]))[0]
 
     async def each(self, reads: Sequence[Callable[[], T]]) -> list[T]:
-        """Return the results of many reads. Others run between two of them.
+        """Return the results of many reads. Other work runs between two of them.
 
-        Those that need the disk are done again after it has been read. Raises what they raise.
+        Those that need the disk are repeated after it has been read. Raises their errors.
         """
         found: dict[int, T] = {}
         left: Sequence[int] = range(len(reads))
@@ -180,7 +183,7 @@ class LargeReply:
             return read()
 
     async def _pause(self) -> None:
-        """Leave the loop to everybody else for as long as the slice took, and begin another."""
+        """Let the loop do other work for as long as the slice took, and begin another slice."""
         await asyncio.sleep(self._replies.now() - self._started)
         self._started = self._replies.now()
 

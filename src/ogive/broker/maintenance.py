@@ -1,9 +1,5 @@
-"""Background jobs of a broker: remove old messages, re-read the log.
-
-The broker's job that re-reads the whole log over and over, at about a MiB a second, see
-store/log_scan.py.
-
-The broker's job that removes old messages, see store/retention.py for which.
+"""Background jobs of a broker: remove old messages, see store/retention.py; re-read the whole log
+repeatedly, at about a MiB a second, see store/log_scan.py.
 """
 
 import asyncio
@@ -27,7 +23,7 @@ PAUSE_S: Final = 3600.0
 
 
 class Scrubbing:
-    """One step a second; a pause after each round."""
+    """Re-reads the log: one step a second; a pause after each round."""
 
     def __init__(
         self, store: MessageStore, bytes_per_step: int, now_s: Callable[[], float]
@@ -39,7 +35,7 @@ class Scrubbing:
     async def run(self) -> None:
         """Check the next records, unless it is the pause after a round.
 
-        Raises StoreError where the disk cannot be read.
+        Raises StoreError if the disk cannot be read.
         """
         if self._now_s() < self._not_before_s or self._store.failed is not None:
             return
@@ -68,7 +64,7 @@ _STEP_S: Final = 0.001
 
 
 def machine_time_s() -> float:
-    """Seconds since the machine started, including sleep; this clock cannot be set."""
+    """Return the seconds since the machine started, including sleep; this clock cannot be set."""
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME)
         if hasattr(time, "CLOCK_BOOTTIME")
@@ -81,7 +77,7 @@ def local_hour() -> int:
 
 
 def disk_used(directory: Path) -> float:
-    """The used share of what files may take of the disk, as df shows it; 0 if unknown."""
+    """Return the used share of the disk space for files, as df shows it; 0 if unknown."""
     try:
         usage = shutil.disk_usage(directory)
     except OSError:
@@ -90,8 +86,8 @@ def disk_used(directory: Path) -> float:
 
 
 class Retention:
-    """*needed* are offsets of the log that must stay, whatever their age, such as that of the
-    oldest message with a timer.
+    """*needed* are offsets of the log that must stay at any age, such as that of the oldest message
+    with a timer.
     """
 
     def __init__(
@@ -106,29 +102,29 @@ class Retention:
         hour: Callable[[], int] = local_hour,
         used: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """*bring_in* has what only the disk has read beside the loop; it raises StoreError."""
+        """*bring_in* reads data from the disk off the loop; it raises StoreError."""
         self._store, self._file, self._config, self._bring_in = store, file, config, bring_in
         self._now_s, self._hour, self._used = now_s, hour, used
         self._ages = Ages(boot or OsFs().boot_id(), now_s())
         self._saved_at_s = now_s()
         self.needed: list[Callable[[], int]] = []
         self.at_once = False
-        """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
+        """Set by an operator: the next runs remove segments that are old enough at any hour."""
 
     def load(self, ages: Mapping[str, Any]) -> None:
         """Take over the content of the file."""
         self._ages.load(ages)
 
     def full_for_s(self, commitlog_offset: int) -> float:
-        """For how long the segment with that offset has been full, by the machine's uptime; 0 for
-        one that is not.
+        """Return for how long the segment with that offset has been full, by the machine's uptime;
+        0 if it is not.
         """
         return self._ages.of(commitlog_offset - commitlog_offset % self._store.segment_bytes)
 
     async def run(self) -> None:
-        """Remove what is due now.
+        """Remove the segments that are due now.
 
-        Raises StoreError when a queue cannot be read, or the ages of segments cannot be saved.
+        Raises StoreError if a queue cannot be read, or the ages of segments cannot be saved.
         """
         self._store.retention.remove_left()
         self._ages.see(self._store.retention.full_segments, self._now_s())
@@ -160,7 +156,7 @@ class Retention:
             await self.save()
 
     async def save(self) -> None:
-        """Write the ages down. Raises StoreError."""
+        """Save the ages. Raises StoreError."""
         self._ages.see(self._store.retention.full_segments, self._now_s())
         self._saved_at_s = self._now_s()
         try:
@@ -169,7 +165,7 @@ class Retention:
             raise StoreError(f"the ages of segments cannot be saved: {exc}") from exc
 
     def _until(self, full: list[int], count: int) -> int:
-        """The segment border before which everything goes."""
+        """Return the segment border before which everything is removed."""
         if not count:
             return 0
         end = full[count - 1] + self._store.segment_bytes

@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 async def metrics(ctx: Context) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     reads = _Reads(ctx)
     lags = await _lags(ctx, reads)
     earliest_ms = await reads.earliest_ms()
@@ -464,7 +464,7 @@ class _Reads:
         self._looked_at = 0
 
     async def take_turns(self) -> None:
-        """Before each queue that is looked at: lets others run now and then.
+        """Let other work run now and then; called before each queue.
 
         A group may have a thousand queues of each topic.
         """
@@ -473,15 +473,15 @@ class _Reads:
             await asyncio.sleep(0)
 
     async def earliest_ms(self) -> int | None:
-        """When the first message of the log was stored; None if that is not known."""
+        """Return the store time of the first message in the log; None if it is unknown."""
         store = self._ctx.store
         record = await self._read(lambda: store.record_at(store.stats().commitlog_start))
         return store_timestamp(record) if record is not None else None
 
     async def oldest_ms(self, topic: str, places: Iterable[tuple[int, int]]) -> int | None:
-        """When the first of the messages at these queues and offsets was stored.
+        """Return the store time of the first of the messages at these queues and offsets.
 
-        None without any, -1 if one could not be read.
+        None if there are none, -1 if one could not be read.
         """
         oldest: int | None = None
         for queue_id, offset in places:
@@ -547,7 +547,7 @@ def _registered(ctx: Context) -> Iterator[tuple[Labels, float]]:
 
 
 def _kind(language: int, version: int) -> tuple[str, str]:
-    """As Apache's page writes them: java, v5_3_3."""
+    """Labels in the form of Apache's page: java, v5_3_3."""
     return LanguageCode(language).name.lower(), f"v{version_name(version)}".lower().replace(
         ".", "_"
     ).replace("-", "_")
@@ -566,7 +566,9 @@ class _Page:
     def histogram(
         self, name: str, help_text: str, rows: Sequence[tuple[Labels, Histogram]]
     ) -> None:
-        """MAX_SERIES counts lines, of which a histogram has as many as buckets, and two."""
+        """Add a histogram. MAX_SERIES counts lines; a histogram has one for each bucket, and two
+        more.
+        """
         most = MAX_SERIES // HISTOGRAM_LINES
         self._text.histogram(name, help_text, rows[:most])
         self.left_out += max(0, len(rows) - most) * HISTOGRAM_LINES

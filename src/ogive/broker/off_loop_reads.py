@@ -1,9 +1,8 @@
-"""Reads that have to wait for the disk, on separate threads, so that they do not block the
-others.
+"""Reads that have to wait for the disk, on separate threads, so that they do not block other
+requests.
 
-A read on the event loop takes what is in memory. If the disk is needed it raises Cold: a thread
-here loads the bytes into the page cache, and the loop tries the read again. Only the loop touches
-state.
+A read on the event loop returns data in memory. If the disk is needed it raises Cold: a thread here
+loads the bytes into the page cache, and the loop tries the read again. Only the loop changes state.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ Fetch = Callable[[Place, Callable[[StoreError | None], None]], None]
 
 
 class ColdReads:
-    """*bring_in* is called on the threads, which come with the first cold read."""
+    """*bring_in* is called on the threads, which are started for the first cold read."""
 
     def __init__(self, bring_in: Callable[[Place], bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._bring_in, self._loop = bring_in, loop
@@ -45,8 +44,8 @@ class ColdReads:
         then: Callable[[StoreError | None], None],
         keep: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Have *then* called on the loop, with the error if the disk cannot be read; before that
-        *keep*, with what was read. Raises StoreError, and then never calls them.
+        """Call *then* on the loop, with the error if the disk cannot be read; before that *keep*,
+        with the data. Raises StoreError, and then never calls them.
         """
         if self.waiting >= MAX_WAITING:
             raise StoreBusy(f"{self.waiting} reads wait for the disk")
@@ -61,7 +60,7 @@ class ColdReads:
         )
 
     async def bring_in(self, cold: Cold) -> None:
-        """One place after the other, so that others have their turn between them.
+        """Read one place after the other, so that other reads run between them.
 
         Raises StoreError.
         """
@@ -71,7 +70,7 @@ class ColdReads:
     async def bring_in_place(
         self, place: Place, keep: Callable[[Place, bytes], None] | None = None
     ) -> None:
-        """*keep* gets what was read. Raises StoreError."""
+        """Call *keep* with the data. Raises StoreError."""
         done: asyncio.Future[StoreError | None] = self._loop.create_future()
 
         def then(error: StoreError | None) -> None:
@@ -86,10 +85,10 @@ class ColdReads:
             raise error
 
     async def read(self, store: MessageStore, read: Callable[[], T], cold: Cold | None = None) -> T:
-        """Return the result of *read*, and wait off the loop for what it needs from the disk.
+        """Return the result of *read*, and wait off the loop for data that it needs from the disk.
 
-        *read* reads *store* on the event loop, and is called again after each wait. *cold*: what it
-        was found to need before. Raises StoreError.
+        *read* reads *store* on the event loop, and is called again after each wait. *cold*: the
+        data that it is already known to need. Raises StoreError.
         """
         for _ in range(MAX_TRIES):
             if cold is not None:
@@ -126,8 +125,8 @@ class ColdReads:
 
 
 class JobReads:
-    """Reads of one of the broker's own jobs, which must not block the loop: when one raises Cold,
-    the job passes it to bring_in() and returns; it is woken when it can continue.
+    """Reads of one of the broker's own jobs, which must not block the loop: if one raises Cold, the
+    job passes it to bring_in() and returns; it is woken when it can continue.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class JobReads:
         self._store, self._fetch, self._wake = store, fetch, wake
         self._tries = 0
         self.pending = False
-        """True if the job is going to be woken. Until then it has nothing to read."""
+        """True if the job will be woken. Until then it has nothing to read."""
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
         """See MessageStore.entries. Raises StoreError, Cold."""

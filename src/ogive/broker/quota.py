@@ -1,8 +1,8 @@
 """Memory quotas for queued requests and pull filters, and the limit of replies per client.
 
-Queued requests are carried out in turn, read the disk, or wait for another to be done. Each may be
-as large as a frame, and the connection limits their number. Sends that wait for the log have a
-limit of their own.
+Queued requests wait for their turn, for the disk, or for another request. Each may be as large as a
+frame, and the connection limits their number. Sends that wait for the log have a limit of their
+own.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ REPLY_SHARES: Final = 8
 class Quota:
     """An amount that connections share, with a limit for each. Owner: the event loop.
 
-    A connection that holds at most *free* is not refused on account of others.
+    A connection with at most *free* is not refused because of others.
     """
 
     def __init__(self, total: int, per_connection: int, free: int) -> None:
@@ -47,14 +47,14 @@ class Quota:
         return True
 
     def excess(self, connection: Connection, size: int) -> str:
-        """Return what *connection* would hold with *size* more, and the limit that forbids it."""
+        """Return the amount of *connection* with *size* more, and the limit that forbids it."""
         held = self._held[connection] + size
         if held > self.per_connection:
             return f"{held} bytes: {self.per_connection} are allowed for one connection"
         return f"{held} bytes: {self.total} are allowed for all together"
 
     def release(self, connection: Connection, size: int) -> None:
-        """Give back *size*. Do nothing after drop()."""
+        """Release *size*. Do nothing after drop()."""
         held = self._held.get(connection)
         if held is None:
             return
@@ -65,7 +65,7 @@ class Quota:
             del self._held[connection]
 
     def drop(self, connection: Connection) -> None:
-        """Give back everything that a closed connection holds."""
+        """Release the whole amount of a closed connection."""
         self.used -= self._held.pop(connection, 0)
 
 
@@ -77,16 +77,16 @@ class RequestQuota(Quota):
 
 
 class FilterQuota(Quota):
-    """Memory quota for the filters that pulls bring along."""
+    """Memory quota for the filters in pull requests."""
 
     def __init__(self) -> None:
         super().__init__(MAX_FILTER_BYTES, MAX_FILTER_BYTES_PER_CONNECTION, FREE_FILTER_BYTES)
 
 
 class ReplyQuota(Quota):
-    """Limit of replies that wait for the clients that they are for.
+    """Limit of replies that wait for their clients.
 
-    A client that takes no replies holds up an eighth of them at most.
+    A client that accepts no replies blocks an eighth of them at most.
     """
 
     def __init__(self) -> None:

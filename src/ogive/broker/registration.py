@@ -1,25 +1,25 @@
-"""Keeping name servers informed of this broker and its topics.
+"""Register this broker and its topics at name servers.
 
 Source: BrokerController.java, BrokerOuterAPI.java, 5.3.
 
 Behaviour
-- The whole topic table goes to each name server at the start, after changes (several in one), and
-  whenever the name server says that it holds something else; in between, asking it whether it does
-  is the sign of life.
-- Each name server has its own connection and task: one that is dead or slow holds up no other.
-- A table of COMPRESSED_FROM topics or more goes compressed. A name server that refuses that gets
-  the JSON form, until it is connected anew.
-- Topics that ORDER_TOPIC_CONFIG of the first name server names become ordered, as by Java since
-  5.0; 4.9 makes all others unordered, too.
+- The whole topic table is sent to each name server at the start, after changes (several in one),
+  and whenever the name server reports that it has another one; in between, the query for this is
+  the sign of life.
+- Each name server has its own connection and task: one that is down or slow delays no other.
+- A table of COMPRESSED_FROM topics or more is sent compressed. A name server that refuses this gets
+  the JSON form, until the next connection.
+- Topics in ORDER_TOPIC_CONFIG of the first name server become ordered, as by Java since 5.0; 4.9
+  makes all others unordered, too.
 
 Differs from Java
-- A lost connection is noticed and mended after FIRST_RETRY_S (then with growing pauses), so a
+- A lost connection is noticed and replaced after FIRST_RETRY_S (then with growing pauses), so a
   restarted name server has its routes back in seconds. A server that accepts connections and drops
   them is not tried more often either.
-- Java has the option to compress, compressedRegister, and then says in the header that it did not:
-  no name server can read it.
-- Changes send the whole table, never a table of one topic, which a name server that does not know
-  the broker would refuse.
+- Java's option for compression, compressedRegister, does not set the header field for it, so no
+  name server can read such a table.
+- Changes send the whole table, never a table of one topic, which a name server would refuse from an
+  unknown broker.
 """
 
 import asyncio
@@ -55,7 +55,9 @@ FIRST_RETRY_S: Final = 1.0
 # Apache's default; more where the period asks for it
 EXPIRY_MS: Final = 120_000
 COMPRESSED_FROM: Final = 1_000
-"""Topics. With fewer the JSON form, 160 bytes a topic, costs nobody anything."""
+"""Topics from which on the table is compressed. With fewer the JSON form, 160 bytes a topic, is
+cheap enough.
+"""
 
 
 class _Table(NamedTuple):
@@ -86,8 +88,8 @@ class Registration:
         credentials: Credentials | None = None,
         dial: Dial | None = None,
     ) -> None:
-        """*address* is where clients reach the broker; *credentials* sign what name servers are
-        asked; *dial* takes the place of TCP.
+        """*address* is where clients connect to the broker; *credentials* sign the requests to name
+        servers; *dial* replaces TCP.
         """
         self.credentials = credentials
         self.dial = dial or self._dial
@@ -121,7 +123,7 @@ class Registration:
             peer.start()
 
     async def stop(self) -> None:
-        """Tell every name server that the broker goes; those that do not answer in time find out by
+        """Notify every name server that the broker stops; those that do not answer in time notice
         the lost connection.
         """
         if self._topics_changed in self.topics.changed:
@@ -129,12 +131,12 @@ class Registration:
         await asyncio.gather(*(peer.stop() for peer in self._peers))
 
     async def registered(self) -> None:
-        """Return when every name server that can be reached knows the topics as they are now."""
+        """Return when every name server that can be reached has the current topics."""
         wanted = self.topics.data_version.counter
         await asyncio.gather(*(peer.wait_for(wanted) for peer in self._peers))
 
     def known(self) -> dict[str, bool]:
-        """Each name server, and whether it knows this broker: as far as is known here."""
+        """Return for each name server whether it knows this broker, as far as is known here."""
         return {peer.address: peer.known for peer in self._peers}
 
     async def route(self, topic: str) -> TopicRouteData | None:
@@ -152,11 +154,11 @@ class Registration:
             peer.wake()
 
     async def table(self, *, compress: bool) -> _Table:
-        """The topic table as it is registered.
+        """Return the topic table in the form of a registration.
 
-        Made in a thread (20,000 topics take 0.16 s), once for each version.
+        Built in a thread (20,000 topics take 0.16 s), once for each version.
 
-        *compress*: if that is worth while and possible.
+        *compress*: compress it if this is useful and possible.
         """
         async with self._encoding:
             known = self._tables.get(compress)
@@ -175,7 +177,7 @@ def _encode(body: RegisterBrokerBody, compress: bool) -> _Table:
 
 
 class _NameServer:
-    """One name server: what it knows, and the task that keeps it right."""
+    """One name server: its last known state, and the task that keeps it up to date."""
 
     def __init__(self, registration: Registration, address: str, *, first: bool) -> None:
         self._registration = registration
@@ -217,8 +219,8 @@ class _NameServer:
             await connection.wait_closed()
 
     async def wait_for(self, counter: int) -> None:
-        """Return when version *counter* of the table is known there, an attempt has failed, or none
-        is made any more.
+        """Return when version *counter* of the table is known there, an attempt has failed, or no
+        more attempts are made.
         """
         while (
             self._task is not None
@@ -283,10 +285,10 @@ class _NameServer:
             self._registration.topics.mark_ordered(ordered)
 
     async def _register(self) -> RemotingCommand:
-        """The answer. Raises OgiveError.
+        """Return the answer. Raises OgiveError.
 
-        The compressed form is not tried twice in a row: a server that drops the connection at it
-        could never be reached.
+        The compressed form is not tried twice in a row: a server that drops the connection because
+        of it could never be reached.
         """
         table = await self._registration.table(
             compress=not self._plain_only and self._failures % 2 == 0
@@ -349,7 +351,7 @@ class _NameServer:
         return RemotingCommand(header.code, encode_header(header))
 
     async def _call(self, header: Header, body: bytes) -> RemotingCommand:
-        """The answer, if it is SUCCESS. Raises OgiveError."""
+        """Return the answer, if it is SUCCESS. Raises OgiveError."""
         connection = await self._connected()
         reply = await connection.call(
             RemotingCommand(header.code, encode_header(header), body), self._registration.timeout_s

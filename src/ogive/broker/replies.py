@@ -1,7 +1,7 @@
-"""Building answers, and turning errors into answers.
+"""Build answers, and turn errors into answers.
 
-Every server of 5.x answers in JSON, whatever the encoding of the request: clients decode by the
-frame, and those in C++ read JSON only.
+Every server of 5.x answers in JSON, whatever the encoding of the request is: clients decode a frame
+by its own type, and those in C++ read only JSON.
 """
 
 import logging
@@ -37,13 +37,13 @@ _SUCCESS: Final = encode_command(RemotingCommand(ResponseCode.SUCCESS, {}, b"", 
 
 
 class Rejected(Refused):
-    """Raised by the broker's handlers."""
+    """Error raised by the broker's handlers."""
 
 
 def success(
     header: Header | None = None, body: bytes = b"", *, remark: str | None = None
 ) -> RemotingCommand:
-    """SUCCESS with the fields of *header*; the opaque is added when it is sent."""
+    """Return SUCCESS with the fields of *header*; the opaque is added when it is sent."""
     return RemotingCommand(
         ResponseCode.SUCCESS,
         {} if header is None else encode_header(header),
@@ -60,12 +60,12 @@ def success_frame(opaque: int) -> bytes:
 
 
 def framed(head: bytes, body_bytes: int = 0) -> bytes:
-    """A frame up to its body: both lengths, and *head*, its header in JSON."""
+    """Return a frame up to its body: both lengths, and *head*, its header in JSON."""
     return _LENGTHS.pack(4 + len(head) + body_bytes, len(head)) + head
 
 
 def reply_success(connection: Connection, request: RemotingCommand) -> None:
-    """reply() with success()."""
+    """Call reply() with success()."""
     if not request.flag & ONEWAY:
         connection.reply(success_frame(request.opaque))
 
@@ -92,7 +92,7 @@ def refuse(
 
 
 def refusal(error: Exception) -> OgiveError:
-    """Return the error to answer with when *error* ended a step that nobody awaits.
+    """Return the error to answer with if *error* ended a step that no caller awaits.
 
     An error that is not an OgiveError means a bug. It is logged, and answered as StoreError.
     """

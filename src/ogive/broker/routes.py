@@ -1,9 +1,9 @@
 """Table from request code to handler, and the changes that the log reports.
 
-Changes, see access/audit.py, are those requests that administrate.
+Changes, see access/audit.py, are the administrative requests.
 
-Left out: 306, which changes nothing here, and what consumers do all day: commits (15),
-locks, and messages that are sent back.
+Not included are 306, which changes nothing here, and the regular requests of consumers: commits
+(15), locks, and messages that are sent back.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -162,7 +162,7 @@ def _mode(ctx: Context, about: About) -> State:
 
 
 def _settings(names: Iterable[str], get: Callable[[str], Any]) -> State:
-    """The settings of one thing each for itself, those of several as one text for each."""
+    """Return the settings of a single object separately, those of several as one text each."""
     configs = {name: _Settings(config) for name in names if (config := get(name)) is not None}
     if len(configs) == 1:
         (only,) = configs.values()
@@ -249,10 +249,11 @@ LONG_BODY: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[H]):
-    """The handler gets the decoded header and the body, and gives the answer, at once or later.
+    """Route to a handler that gets the decoded header and the body, and returns the answer, at once
+    or later.
 
-    *listing*: one that grows with what the broker holds, so it is made one at a time, and in pieces
-    where it may be long. *max_body_bytes*: most requests have no body, or a short one.
+    *listing*: the answer grows with the number of objects, so it is built one at a time, and in
+    slices if it may be long. *max_body_bytes*: most requests have no body, or a short one.
     """
 
     header: type[H]
@@ -266,8 +267,8 @@ class Route(Generic[H]):
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """The handler takes the command as it came and answers through the connection: the hot paths,
-    and what needs the client's version.
+    """Route to a handler that gets the whole command and answers through the connection: for the
+    most frequent requests, and those that need the client's version.
     """
 
     handle: Callable[[Context, Connection, RemotingCommand], None]
@@ -482,4 +483,4 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
         C.RESUME_CHECK_HALF_MESSAGE,
     ),
 }
-"""Every other code of the protocol, and why it gets REQUEST_CODE_NOT_SUPPORTED."""
+"""Every other code of the protocol, and the reason for REQUEST_CODE_NOT_SUPPORTED."""

@@ -1,7 +1,7 @@
-"""A broker's figures and settings under the names that Apache's tools know.
+"""A broker's figures and settings under the names that Apache's tools use.
 
-"Free" in commitLogDirCapacity is what may still be written; Java counts what the system keeps for
-root, too.
+"Free" in commitLogDirCapacity is the space that may still be written; Java counts the system's
+reserve for root, too.
 
 Source: BrokerRuntimeInfo in AdminBrokerProcessor.java and StoreStatsService.java, 5.3;
 BrokerConfig.java, MessageStoreConfig.java.
@@ -27,9 +27,9 @@ _GIB: Final = 1024**3
 
 
 def runtime_info(ctx: Context) -> dict[str, str]:
-    """Everything that GET_BROKER_RUNTIME_INFO answers.
+    """Return all figures of GET_BROKER_RUNTIME_INFO.
 
-    Rates come in threes: 10 s, 1 min, 10 min.
+    There are three of each rate: 10 s, 1 min, 10 min.
     """
     stats = ctx.store.stats()
     values: dict[str, object] = {
@@ -116,7 +116,7 @@ def _times(traffic: Traffic) -> dict[str, object]:
 
 
 def _delayed(ctx: Context) -> dict[str, object]:
-    """For each delay level in use: how many messages have been delivered, and have come in."""
+    """Return for each delay level in use the numbers of delivered and of stored messages."""
     levels = sorted(queue_id + 1 for topic, queue_id in ctx.store.queues if topic == SCHEDULE_TOPIC)
     ends = {level: ctx.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in levels}
     return {
@@ -127,8 +127,8 @@ def _delayed(ctx: Context) -> dict[str, object]:
 
 
 def _timers(ctx: Context) -> dict[str, object]:
-    """Messages for a time: the seconds that delivery is late, what is not taken up yet, what waits,
-    and how many came and went a second.
+    """Return the figures of timer messages: the delay of delivery in seconds, unread messages,
+    waiting messages, and rates of arrival and delivery.
     """
     enqueued, dequeued = ctx.traffic.timer_rates()
     return {
@@ -164,7 +164,7 @@ def _disk(ctx: Context) -> dict[str, object]:
 
 
 def _earliest_ms(store: MessageStore, stats: StoreStats) -> int:
-    """The store time of the first message in the log; -1 if it holds none."""
+    """Return the store time of the first message in the log; -1 if it is empty."""
     record = store.record_at(stats.commitlog_start)
     return decode_stored(record).store_timestamp_ms if record is not None else -1
 
@@ -177,9 +177,10 @@ def _duration(milliseconds: int) -> str:
 
 
 def settings(ctx: Context) -> Mapping[str, object]:
-    """The broker's settings under their names in Apache's broker.conf, in alphabetical order.
+    """Return the broker's settings under their names in Apache's broker.conf, in alphabetical
+    order.
 
-    Nothing secret is among them.
+    Secrets are not included.
     """
     config = ctx.config
     kept = config.retention

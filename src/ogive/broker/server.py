@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 class Broker:
     """Broker on the running event loop.
 
-    ``failed`` gets the error when the store cannot go on: the process should end then. After a
-    failure sends are refused (14), and reads go on.
+    ``failed`` gets the error when the store fails: the process should end then. After a failure
+    sends are refused (14), and reads continue.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Broker:
         access: AccessTable | None = None,
         dial: Dial | None = None,
     ) -> None:
-        """*access*: the users who may ask, and for what; None: anybody may do anything.
+        """*access* checks requests; with None every request is allowed.
 
-        *dial* leads to name servers in this process.
+        *dial* connects to name servers in this process.
         """
         self._dial = dial
         self.config = config
@@ -94,7 +94,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Address that clients connect to, ``host:port``. The port is known after start()."""
+        """Address for clients, ``host:port``. The port is known after start()."""
         return join_address(self.config.advertised_host or self.config.host, self._server.port)
 
     @property
@@ -178,7 +178,7 @@ class Broker:
             self._jobs.append(task)
 
     def _job_ended(self, task: asyncio.Task[None]) -> None:
-        """Fail if a job ended otherwise than by being cancelled, which is a bug."""
+        """Fail if a job ended without being cancelled, which is a bug."""
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.critical("task %r has ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
@@ -219,7 +219,7 @@ class Broker:
     # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Unregister, answer what is in flight, save everything and close the store.
+        """Unregister, answer the requests in flight, save everything and close the store.
 
         A second call does nothing.
         """
@@ -288,7 +288,9 @@ class Broker:
         connection.on_close.append(partial(_connection_closed, ctx))
 
     def _members_changed(self, group: str) -> None:
-        """Notify each member once, however many come and go in one turn of the loop."""
+        """Notify each member once, however many members join and leave in one iteration of the
+        loop.
+        """
         if not self._to_notify:
             asyncio.get_running_loop().call_soon(self._notify)
         self._to_notify.add(group)
@@ -376,7 +378,7 @@ def _arrived(
 
 
 def _unlocked(ctx: Context, group: str, topic: str, queue_id: int) -> None:
-    """A queue that is popped in order is free again."""
+    """Wake requests for a queue, popped in order, that is free again."""
     ctx.pop_holds.wake_queue(group, topic, queue_id)
     ctx.notify_holds.wake_queue(group, topic, queue_id)
 

@@ -1,4 +1,4 @@
-"""The broker's state as handlers see it. The event loop owns all of it."""
+"""The broker's state for handlers. The event loop owns all of it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -56,11 +56,11 @@ class PopFigures:
 class Context:
     """One broker.
 
-    *address* is what clients connect to; *store_host* the same as stored in every record.
+    *address* is the one for clients; *store_host* the same in the form of records.
     """
 
     config: BrokerConfig
-    """With the changes that remote_settings holds."""
+    """The configuration, with the changes in remote_settings."""
     remote_settings: RemoteSettings
     levels: DelayLevels
     loop: asyncio.AbstractEventLoop
@@ -86,34 +86,34 @@ class Context:
     transactions: Transactions
     timers: Timers
     duplicates: Duplicates | None
-    """None unless messages that are sent twice are to be stored once."""
+    """None unless messages that are sent twice are stored once."""
     traffic: Traffic
     cold_reads: ColdReads
     large_replies: LargeReplies
     retention: Retention
     guard: Guard | None
-    """None: nobody is asked for credentials."""
+    """None: no credentials are required."""
     own_properties: bytes
     """Properties that the broker adds to each message, in the form of the record."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
     """Limit of the searches by key under way."""
     slices: Slices = field(default_factory=Slices)
-    """For requests that take more than one step: each begins in a slice, as requests of one step
-    are carried out in slices.
+    """For requests that need more than one step: each begins in a slice, like requests of one
+    step.
     """
     request_quota: RequestQuota = field(default_factory=RequestQuota)
     filter_quota: FilterQuota = field(default_factory=FilterQuota)
     pop_figures: PopFigures = field(default_factory=PopFigures)
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while topics are deleted: one request at a time."""
+    """Lock while topics are deleted: one request at a time."""
     sends_waiting: int = 0
     reply_quota: ReplyQuota = field(default_factory=ReplyQuota)
-    """Separate from the sends: a client that takes no reply must not keep others from sending."""
+    """Separate from the sends: a client that accepts no reply must not block sends."""
     delivered: Callable[[int], int] = lambda level: 0
-    """The offset up to which a delay level's queue is delivered."""
+    """Return the offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started
-    """Return once the offsets of groups are on stable storage as they are now.
+    """Return when the current offsets of groups are on stable storage.
 
     Raises StoreError.
     """
@@ -129,10 +129,10 @@ class Context:
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def put(self, messages: Messages, topic: str, done: PutDone) -> None:
-        """Store messages that belong to *topic*, all or none; everything put in one loop turn goes
-        to the writer together.
+        """Store messages of *topic*, all or none; everything put in one loop iteration is handed to
+        the writer together.
 
-        A new topic is saved first: where that fails *done* gets the error, or this raises it, and
+        A new topic is saved first: if that fails, *done* gets the error, or this raises it, and
         nothing is stored.
         """
         if self.is_saved(topic):
@@ -141,7 +141,9 @@ class Context:
             self.once_saved(topic, messages, partial(self.put_now, messages, done), done)
 
     async def stored(self, messages: Messages, topic: str) -> list[PutResult]:
-        """put(), and return where the messages are once that is safe. Raises OgiveError."""
+        """Call put(), and return the places of the messages when they are safe. Raises
+        OgiveError.
+        """
         stored: asyncio.Future[list[PutResult]] = self.loop.create_future()
 
         def done(result: list[PutResult] | OgiveError) -> None:
@@ -158,7 +160,7 @@ class Context:
     def is_saved(self, topic: str) -> bool:
         """Return True if messages of *topic* may be stored at once.
 
-        The topic is on stable storage, and no message waits for that any more.
+        Then the topic is on stable storage, and no message waits for that any more.
         """
         return topic not in self._held and (
             topic not in self.topics.pending or self.topics.is_saved(topic)
@@ -172,8 +174,8 @@ class Context:
         fail: Callable[[OgiveError], object],
     ) -> None:
         """Call *put*, which stores *messages*, when *topic* is on stable storage, in the order of
-        these calls; *fail* with the error where it cannot be, or *put* raises one. Raises
-        StoreError where the last try to save it has failed, StoreBusy.
+        these calls; call *fail* with the error if it cannot be saved, or *put* raises one. Raises
+        StoreError if the last try to save it has failed, StoreBusy.
         """
         self.topics.check_saved(topic)
         size = bytes_of(messages)
@@ -203,16 +205,16 @@ class Context:
                 fail(refusal(exc))
 
     def put_now(self, messages: Messages, done: PutDone) -> None:
-        """put() without a look at the topic: *done* is called in the order of the messages'
+        """Call put() without checking the topic: *done* is called in the order of the messages'
         offsets.
         """
         self.store.put(messages, done)
         self._submit_soon()
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """put_now() for messages that waited in a topic of the broker's own: each goes to a queue
-        that its topic serves now, and counts for its topic. That was on stable storage before the
-        sender was answered.
+        """Call put_now() for messages that waited in a topic of the broker's own: each is stored in
+        a queue that its topic serves now, and counts for its topic. That was on stable storage
+        before the sender was answered.
         """
         messages = [
             message
@@ -225,7 +227,7 @@ class Context:
     def put_once(
         self, messages: Sequence[NewMessage], answer: Answer, topic: str, user: str | None
     ) -> None:
-        """put() of what the window of duplicates does not hold yet.
+        """Call put() for messages that are not in the window of duplicates yet.
 
         *user* is the sender, with access control.
         """
@@ -254,7 +256,7 @@ class Context:
         self.store.submit()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task that is kept alive here and awaited when the broker stops."""
+        """Return a task that is referenced here, and awaited when the broker stops."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -269,7 +271,7 @@ class Context:
     ) -> bool:
         """Begin *work*, which answers *command*, in a task of its own.
 
-        False, and nothing is begun, where those that wait hold too much.
+        Return False, and begin nothing, if waiting requests use too much memory.
         """
         size = size_of(command)
         if not self.request_quota.acquire(connection, size):

@@ -1,4 +1,4 @@
-"""Open and recover everything that a broker keeps in files, and build what handlers use of it."""
+"""Open and recover everything that a broker keeps in files, and build the objects for handlers."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Machine that a broker runs on. A simulation gives it another one."""
+    """Machine that a broker runs on. A simulation passes another one."""
 
     fs: Fs = field(default_factory=OsFs)
     writer: MakeWriter = WriterThread
@@ -249,8 +249,8 @@ def _cut_progress(
     delays: dict[str, Any],
     delays_file: JsonTable,
 ) -> None:
-    """Cut offsets beyond the end of their queue, and save that before new messages make the queue
-    grow past them.
+    """Reset offsets beyond the end of their queue to the end, and save that before new messages
+    make the queue grow past them.
     """
 
     def end_of(topic: str, queue_id: int) -> int | None:
@@ -295,7 +295,7 @@ async def build_context(
     dial: Dial | None,
     members_changed: Callable[[str], None],
 ) -> Context:
-    """Build what handlers use from what was recovered. *server* listens already."""
+    """Build the objects for handlers from the recovered state. *server* listens already."""
     config, loop = opened.remote_settings.config, asyncio.get_running_loop()
     address = join_address(config.advertised_host or config.host, server.port)
     store_host = encode_host(await _record_host(config), server.port)
@@ -448,8 +448,8 @@ def _may_send(guard: Guard | None, client: Client, topic: str) -> bool:
 
 
 def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
-    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and
-    belong to where they will go.
+    """Return the topic of a message; a half message and a delayed one wait in another topic, and
+    belong to the one that they will be stored in.
     """
     record = store.record_at(commitlog_offset)
     if record is None:

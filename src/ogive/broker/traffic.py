@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class ByTopic(Generic[T]):
-    """Figures of each topic; beyond *max_topics* the others share one that is shown nowhere."""
+    """Figures of each topic; above *max_topics*, the others share one that is not shown."""
 
     def __init__(self, new: Callable[[], T], max_topics: int = MAX_KEYS) -> None:
         self._new, self._max = new, max_topics
@@ -58,12 +58,12 @@ class ByTopic(Generic[T]):
         return self._of.items()
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Forget a deleted topic."""
         self._of.pop(topic, None)
 
 
 class TrafficTotals(NamedTuple):
-    """Messages stored, messages handed out, pulls that found some, pulls that found none."""
+    """Messages stored, messages delivered, pulls with messages, pulls without."""
 
     put: int = 0
     transferred: int = 0
@@ -72,8 +72,8 @@ class TrafficTotals(NamedTuple):
 
 
 class UsersTotals(NamedTuple):
-    """Messages stored and handed out, but for the broker's own topics: what waits there counts when
-    it is stored under its real one.
+    """Messages stored and delivered, without the broker's own topics: a waiting message counts when
+    it is stored under its real topic.
     """
 
     put: int = 0
@@ -168,7 +168,7 @@ class Durations:
         return not (any(self._fine) or any(self._coarse))
 
     def table(self) -> dict[str, int]:
-        """Name of the step to how often."""
+        """Return the name of each step, and its count."""
         fine = self._fine
         return dict(
             zip(
@@ -205,12 +205,12 @@ class Durations:
 
 
 class Traffic:
-    """Pulls count here, and what is stored by topic; the store counts all puts.
+    """Pulls count here, and stored messages by topic; the store counts all puts.
 
     Event-loop only; ``sample`` is called every SAMPLE_S.
 
-    puts: by topic. gets and sent_back: by group and topic. send_times and get_times: how long
-    storing and reading took.
+    puts: by topic. gets and sent_back: by group and topic. send_times and get_times: durations of
+    storing and reading.
     """
 
     __slots__ = (
@@ -246,11 +246,11 @@ class Traffic:
         timers: Callable[[], tuple[int, int]] = lambda: (0, 0),
         max_keys: int = MAX_KEYS,
     ) -> None:
-        """*puts*: messages stored so far.
+        """*puts*: returns the number of stored messages.
 
-        *is_system*: whether a topic is the broker's own. *now*: seconds, monotonic. *now_ms*: the
-        time of day, for the day's totals. *timers*: messages for a time that came so far, and that
-        were delivered.
+        *is_system*: returns True for a topic of the broker's own. *now*: seconds, monotonic.
+        *now_ms*: the time of day, for the day's totals. *timers*: returns the numbers of timer
+        messages that arrived and were delivered.
         """
         self._puts, self._now, self._now_ms, self._timers = puts, now, now_ms, timers
         self._is_system = is_system
@@ -265,7 +265,7 @@ class Traffic:
         self.refusal_times: defaultdict[tuple[int, int], Durations] = defaultdict(Durations)
         """Durations of sends that were refused, by request code and answer code."""
         self.failed = 0
-        """Sends that the store did not take, at once or later."""
+        """Sends that the store refused, at once or later."""
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
         # the day, and what counted at its beginning and at that of the day before
         self._mornings = (self._today(), UsersTotals(), UsersTotals())
@@ -342,8 +342,8 @@ class Traffic:
     def pulled(
         self, group: str, topic: str, queue_id: int, count: int, size: int, end: int
     ) -> None:
-        """One pull was answered with *count* messages of *size* bytes; *end* is where the next one
-        goes on.
+        """Count a pull that was answered with *count* messages of *size* bytes; *end* is the next
+        offset.
         """
         if count:
             self._found += 1
@@ -355,12 +355,12 @@ class Traffic:
             self._missed += 1
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted."""
+        """Forget a deleted group."""
         self.gets.forget(group)
         self.sent_back.forget(group)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Forget a deleted topic."""
         self.puts.forget(topic)
         self.gets.forget_second(topic)
         self.sent_back.forget_second(topic)
@@ -428,5 +428,7 @@ class Traffic:
         )
 
     def group_rate(self, group: str, topic: str | None = None) -> float:
-        """Messages a second that the group took during the last minute, of one topic or all."""
+        """Return the messages a second that the group consumed during the last minute, of one topic
+        or all.
+        """
         return self.gets.rate(group, topic)

@@ -1,9 +1,9 @@
-"""Messages, bytes and calls by key, and how many of them in the last minute, hour and day.
+"""Counters of messages, bytes and calls by key, with their values in the last minute, hour and day.
 
 Source: StatsItem.java, StatsItemSet.java, 5.5.
 
-Differs from Java: a window ends now, not at the last sample, and a key that is younger than the
-window has its count since it began; Java shows nothing for hour and day until it has two samples.
+Differs from Java: a window ends now, not at the last sample. A key that is younger than the window
+has its count since it began; Java shows nothing for hour and day until it has two samples.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Window(NamedTuple):
-    """So much time, and how often within it the counters are noted."""
+    """Length of a window, and the interval at which counters are sampled for it."""
 
     span_s: float
     step_s: float
@@ -28,7 +28,7 @@ _JITTER_S: Final = 5.0
 
 
 class Counts(NamedTuple):
-    """*messages* and *size* (bytes) of *calls* sends or pulls."""
+    """Totals: *messages* and *size* (bytes) of *calls* sends or pulls."""
 
     messages: int = 0
     size: int = 0
@@ -50,7 +50,7 @@ class WindowedCounter:
     def __init__(self, born: float) -> None:
         self.messages = self.size = self.calls = 0
         self.ends: dict[int, int] = {}
-        """Queue id to the offset up to which it was handed out, where that is counted."""
+        """Queue id to the offset up to which it was delivered, if that is counted."""
         self.sent_sizes: defaultdict[int, int] = defaultdict(int)
         """Number of messages that clients sent, by the bits of their size - 1.
 
@@ -66,13 +66,13 @@ class WindowedCounter:
         return Counts(self.messages, self.size, self.calls)
 
     def note(self, window: int, now: float) -> None:
-        """Only what has changed is noted: the many keys that rest cost nothing."""
+        """Take a sample if the counter has changed: the many idle keys cost nothing."""
         notes = self._notes[window]
         if self.calls != (notes[-1][1].calls if notes else 0):
             notes.append((now, self.counts()))
 
     def passed(self, window: int, start: float, now: float) -> WindowDelta:
-        """*start*: when the window begins; a note was taken then, if there was anything to note."""
+        """*start*: beginning of the window; a sample was taken then, if anything had changed."""
         now_counts, then = self.counts(), Counts()
         for at, counts in reversed(self._notes[window]):
             if at <= start:
@@ -87,8 +87,8 @@ class WindowedCounters:
 
     ``sample`` is called every 10 s.
 
-    At most *max_keys*: what comes then is counted nowhere, until keys have been idle for a day or
-    are forgotten.
+    At most *max_keys*: further keys are not counted until others have been idle for a day or are
+    removed.
     """
 
     def __init__(self, now: Callable[[], float], max_keys: int) -> None:
@@ -107,7 +107,7 @@ class WindowedCounters:
     def count(
         self, first: str, second: str, messages: int, size: int, calls: int = 1
     ) -> WindowedCounter:
-        """One send or pull of so many messages and bytes, or several."""
+        """Count one send or pull of so many messages and bytes, or several."""
         table = self._tables.get(first)
         tally = table.get(second) if table is not None else None
         if tally is None:
@@ -123,7 +123,7 @@ class WindowedCounters:
         return _NONE if tally is None else tally.ends
 
     def set(self, first: str, second: str, counts: Counts) -> None:
-        """Set it to a total that is counted elsewhere."""
+        """Set it to a total that is counted in another place."""
         table = self._tables.get(first, {})
         tally = table.get(second) or self._begin(first, second)
         tally.messages, tally.size, tally.calls = counts
@@ -162,13 +162,13 @@ class WindowedCounters:
             yield from table.values()
 
     def items(self) -> Iterator[tuple[str, str, WindowedCounter]]:
-        """Every key's two words, and its counters since it began."""
+        """Return every key's two words, and its totals since it began."""
         for first, table in self._tables.items():
             for second, tally in table.items():
                 yield first, second, tally
 
     def passed(self, first: str, second: str) -> tuple[WindowDelta, ...] | None:
-        """For each of WINDOWS; None for a key that nothing was counted for."""
+        """Return the values for each of WINDOWS; None for a key without counts."""
         tally = self._tables.get(first, {}).get(second)
         if tally is None:
             return None
@@ -178,8 +178,8 @@ class WindowedCounters:
         )
 
     def rate(self, first: str, second: str | None = None) -> float:
-        """Messages a second in the last minute; of all keys with that first word, if no second is
-        given.
+        """Return the messages a second in the last minute; without a second word, of all keys with
+        the first one.
         """
         table = self._tables.get(first, {})
         tallies = table.values() if second is None else filter(None, (table.get(second),))
@@ -190,13 +190,13 @@ class WindowedCounters:
         )
 
     def _start(self, index: int, now: float) -> float:
-        """When the window begins: a note was taken then."""
+        """Return when the window begins: a sample was taken then."""
         starts = self._starts[index]
         at = bisect_right(starts, now - WINDOWS[index].span_s + _JITTER_S) - 1
         return starts[max(at, 0)]
 
     def forget(self, first: str) -> None:
-        """Everything with that first word."""
+        """Remove all keys with that first word."""
         for second in list(self._tables.get(first, ())):
             self._remove(first, second)
 

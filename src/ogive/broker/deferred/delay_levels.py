@@ -6,19 +6,20 @@ Source: ScheduleMessageService.java, HookUtils.java, 5.3.
 Behaviour
 - The messages of a level are due in the order of its queue, so one timer per level waits for the
   first of them.
-- Never early: each message waits until the time that its level had when it was sent, even if the
-  levels have changed since or the level is gone. Where a level has become shorter, new messages
-  wait behind the old ones.
-- Progress is saved from time to time: after a crash, what was delivered since is delivered again.
-- The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
+- Never early: each message waits for the delay that its level had when it was sent, even if the
+  levels have changed since or the level does not exist any more. If a level has become shorter, new
+  messages wait behind the old ones.
+- Progress is saved from time to time: after a crash, messages delivered since then are delivered
+  again.
+- The stored properties stay: delivered messages still have DELAY, REAL_TOPIC and REAL_QID.
 
 Differs from Java
-- Nothing polls: a timer or an arrival wakes a level. While it waits, it looks at the clock once a
+- Nothing polls: a timer or an arrival wakes a level. While it waits, it checks the clock once a
   minute, in case the clock was set.
-- A message that would fit no record of its own topic is refused when it is sent; Java finds out
+- A message that would fit into no record of its own topic is refused when it is sent; Java notices
   when it is due.
-- Java delivers at once what is due later than its level's delay from now, and never what waits in a
-  level that is gone.
+- Java delivers messages at once that are due later than their level's delay from now, and never
+  delivers those of a level that does not exist any more.
 - A message without REAL_TOPIC or with an invalid REAL_QID is skipped with a warning; Java's task
   ends there.
 """
@@ -55,7 +56,7 @@ def delayed(
     """Return the topic and queue in which a message with these properties is stored.
 
     A delay level adds REAL_TOPIC and REAL_QID, and wins over timers. Raises ProtocolError for a
-    level that is no number.
+    level that is not a number.
     """
     text = properties.get(PropertyName.DELAY)
     if text is None:
@@ -88,9 +89,10 @@ def check_delivery(
 
 
 class Schedule:
-    """Delivers what is due.
+    """Delivers due messages.
 
-    *put* stores one message, *fetch* reads what is on disk only; everything runs on the event loop.
+    *put* stores one message, *fetch* reads data that is only on disk; everything runs on the event
+    loop.
     """
 
     def __init__(
@@ -127,23 +129,23 @@ class Schedule:
             level.wake()
 
     async def stop(self) -> None:
-        """Start no more deliveries, and wait for those being stored."""
+        """Begin no more deliveries, and wait for those in progress."""
         for level in self._levels.values():
             await level.stop()
 
     def arrived(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Queues have grown: (topic, queue id) -> new end."""
+        """Report that queues have grown: (topic, queue id) -> new end."""
         for key in self._levels.keys() & ends.keys():
             self._levels[key].wake()
 
     def delivered(self, level: int) -> int:
-        """The queue offset up to which the level is delivered."""
+        """Return the queue offset up to which the level is delivered."""
         found = self._levels.get((SCHEDULE_TOPIC, level - 1))
         return found.offset if found is not None else 0
 
     def needed_from(self) -> int:
-        """The log must be kept from this commit-log offset on: that of the oldest message that
-        waits, or one before it while memory does not say more. Raises StoreError.
+        """Return the commit-log offset from which on the log must be kept: that of the oldest
+        waiting message, or an earlier one while it is not known yet. Raises StoreError.
         """
         return min([level.needed_from() for level in self._levels.values()])
 
@@ -153,7 +155,7 @@ class Schedule:
         return sum(level.steps for level in self._levels.values())
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes delayOffset.json: level -> next queue offset."""
+        """Return a function that builds delayOffset.json: level -> next queue offset."""
         table = self._others | {
             str(level.level): level.offset for level in self._levels.values() if level.offset
         }
@@ -161,7 +163,7 @@ class Schedule:
         return lambda: {"dataVersion": DataVersion(version).to_json(), "offsetTable": table}
 
     def load(self, value: Mapping[str, Any]) -> None:
-        """Take over a file's content; entries that are none are left out."""
+        """Load the contents of the file; invalid entries are ignored."""
         table = value.get("offsetTable")
         for text, offset in table.items() if isinstance(table, dict) else ():
             if not is_level(text) or not isinstance(offset, int) or not 0 < offset <= _MAX_OFFSET:
@@ -174,14 +176,14 @@ class Schedule:
 
 
 def is_level(text: object) -> bool:
-    """Return True if delayOffset.json may mean a level by it."""
+    """Return True if this can be the key of a level in delayOffset.json."""
     return isinstance(text, str) and whole_number(text) is not None
 
 
 class _Level:
     """One queue of SCHEDULE_TOPIC_XXXX and its timer.
 
-    At most one batch of its messages is on the way to the store.
+    At most one batch of its messages is being stored.
     """
 
     def __init__(
@@ -218,9 +220,9 @@ class _Level:
         return self.offset < self._store.max_offset(*self.key)
 
     def wake(self) -> None:
-        """Deliver what is due, or set the timer for what comes next.
+        """Deliver due messages, or set the timer for the next one.
 
-        A batch on the way wakes again when it is through, and so does what is being read from disk.
+        When a batch is stored, or data was read from disk, this is called again.
         """
         if self._stopped is not None or self._on_the_way or self._reads.pending:
             return
@@ -255,7 +257,7 @@ class _Level:
     def needed_from(self) -> int:
         """See Schedule.
 
-        Where the first entry says nothing, everything is needed until it is passed over.
+        If the first entry is not known, everything is needed until it is skipped.
         """
         offset, stats = max(self.offset, self._store.min_offset(*self.key)), self._store.stats()
         if offset >= self._store.max_offset(*self.key):
@@ -284,8 +286,8 @@ class _Level:
             self._timer = None
 
     def _due(self) -> tuple[list[Entry], int]:
-        """The entries to deliver now, and how long the first one after them has to wait, if there
-        is one.
+        """Return the entries to deliver now, and the time until the next one is due, if there is
+        one.
         """
         now_ms = self._now_ms()
         entries = self._reads.entries(*self.key, self.offset, BATCH)
@@ -357,7 +359,9 @@ class _Level:
             self._timer = self._loop.call_later(RETRY_S, self.wake)
 
     def _message(self, entry: Entry) -> NewMessage | None:
-        """The message to store again, or None if it is gone. Raises StoreError, Cold."""
+        """Return the message to store again, or None if the log no longer has it. Raises
+        StoreError, Cold.
+        """
         record = (
             self._reads.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
         )
@@ -384,4 +388,4 @@ class _Level:
 
 
 def _looked_at_later(_error: StoreError | None) -> None:
-    """The next look at what must be kept finds it in memory, or asks again."""
+    """Do nothing: the next call finds the data in memory, or requests it again."""

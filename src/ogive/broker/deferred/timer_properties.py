@@ -39,13 +39,13 @@ TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DI
 # characters; clients' own have 32 or 56
 _LONG_KEY: Final = 128
 Name = tuple[str, str, str]
-"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not
-write to its topic. Made by name_of().
+"""Topic, unique key and TIMER_OUT_MS: the name by which a message is recalled, so only clients that
+may write to its topic can do so. Built by name_of().
 """
 
 
 def name_of(topic: str, unique_key: str, out_ms: str) -> Name:
-    """With a digest in place of a long key: each message that waits keeps its name in memory."""
+    """Replace a long key by a digest: the name of each waiting message is in memory."""
     if len(unique_key) > _LONG_KEY:
         # no key holds \x02
         unique_key = (
@@ -66,9 +66,9 @@ def timed(
 ) -> tuple[str, int]:
     """Return the topic and queue in which a message with these properties is stored.
 
-    One that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID. *wall_ms* is now by the
-    machine's clock, *store_ms* by the store's. Raises Rejected for a time that is no number, or too
-    far away.
+    A message that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID. *wall_ms* is the time of
+    the machine's clock, *store_ms* that of the store's. Raises Rejected for a time that is not a
+    number, or too far away.
     """
     if OUT_MS in properties or topic == TIMER_TOPIC:
         # it has waited already, and is sent again with all its properties
@@ -116,8 +116,8 @@ def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
 
 
 def is_delay(properties: Mapping[str, str]) -> bool:
-    """Return True if a message with these properties waits for a duration, not until a time: its
-    TIMER_DELIVER_MS is one of the store's clock.
+    """Return True if a message with these properties waits for a duration, not until a time: then
+    its TIMER_DELIVER_MS is a time of the store's clock.
     """
     return DELAY_SEC in properties or DELAY_MS in properties
 
@@ -128,8 +128,8 @@ def is_time(text: str) -> bool:
 
 
 def exact_time(out_ms: int, deliver_ms: str) -> int:
-    """The time that was asked for, if it is still known; else the end of the second that begins at
-    TIMER_OUT_MS: late, never early.
+    """Return the requested time, if it is still known; otherwise the end of the second that begins
+    at TIMER_OUT_MS: late, never early.
     """
     try:
         exact_ms = parse_long(deliver_ms)
@@ -139,7 +139,7 @@ def exact_time(out_ms: int, deliver_ms: str) -> int:
 
 
 def delivered_properties(stored: StoredMessage, now_ms: int) -> bytes:
-    """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them, where there is room."""
+    """Add TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java does, if there is room."""
     properties = strip_crc(stored.properties)
     end = b"" if properties.endswith(b"\x02") else b"\x02"
     times = b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (

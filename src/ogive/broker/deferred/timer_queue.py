@@ -1,14 +1,15 @@
 """The progress of timer messages, in two files: Apache's config/timercheck, and
-config/timerProgress.json for what that has no room for.
+config/timerProgress.json for data that does not fit into it.
 
-Apache's broker keeps waiting messages in timerwheel and timerlog, and notes in timercheck up to
-which queue offset they are complete. Ours keeps them in memory: it writes a timercheck from which
+Apache's broker keeps waiting messages in timerwheel and timerlog; timercheck has the queue offset
+up to which they are complete. Ours keeps them in memory: it writes a timercheck with which
 everything since the oldest waiting message has to be read again, and removes the wheel and the log,
 which would be out of date. Apache's broker then rebuilds both from the topic. It cannot know which
-messages behind the oldest waiting one are delivered or cancelled already, and delivers those again.
+messages behind the oldest waiting one are already delivered or cancelled, and delivers those again.
 
-In the other direction nothing is delivered twice: timercheck tells what Apache's broker has
-delivered, and the topic what waits. Source: TimerCheckpoint.java, TimerMessageStore.recover, 5.5.
+In the other direction nothing is delivered twice: timercheck shows which messages Apache's broker
+has delivered, and the topic has those that wait. Source: TimerCheckpoint.java,
+TimerMessageStore.recover, 5.5.
 """
 
 import struct
@@ -37,7 +38,7 @@ class TimerProgressFile(JsonTable):
     def progress(self) -> TimerProgress:
         """Return the progress in the files.
 
-        If Apache's broker ran here since, its own file counts. Raises OSError.
+        If Apache's broker ran here since, its own file applies. Raises OSError.
         """
         page = self._page()
         ours = self.load()
@@ -55,8 +56,8 @@ class TimerProgressFile(JsonTable):
         return TimerProgress(0, end, read_ms, read_ms, by_second=True)
 
     def _apaches_files(self) -> list[Path]:
-        """Its wheel and log: without them it did not run since our last start, whatever has become
-        of timercheck.
+        """Return the paths of its wheel and log: without them it did not run since our last start,
+        whatever timercheck says.
         """
         folder, wheel = self._root / "timerlog", "timerwheel"
         return [folder / name for name in self._fs.list(folder)] + (
@@ -67,7 +68,7 @@ class TimerProgressFile(JsonTable):
         return (read_file(self._fs, self._check) or b"")[: _PAGE.size]
 
     def take_over(self, value: dict[str, Any]) -> None:
-        """Take over from Apache's broker: its derived files go out of date from here on.
+        """Take over from Apache's broker: its derived files are out of date from here on.
 
         *value* is saved first. Raises OSError.
         """
@@ -80,9 +81,9 @@ class TimerProgressFile(JsonTable):
             self._fs.fsync_dir(path.parent)
 
     def save(self, value: dict[str, Any]) -> None:
-        """*value*: see Timers.snapshot.
+        """Save *value*, see Timers.snapshot.
 
-        Raises OSError. After a kill between the two files, our own still counts.
+        Raises OSError. After a kill between the two files, our own still applies.
         """
         page = _PAGE.pack(max(0, value["readMs"]), 0, value["low"], value["low"])
         super().save(value | {"timercheck": page.hex(), "timercheckBefore": self._page().hex()})

@@ -1,22 +1,22 @@
 """Timer messages: they wait in rmq_sys_wheel_timer and are stored again under their real topic when
-their time has come.
+they are due.
 
 Source: TimerMessageStore.java, 5.5.
 
 Behaviour
 - Never early, to the millisecond. The times of all waiting messages are in memory, and one timer of
   the loop waits for the earliest.
-- A time of day (TIMER_DELIVER_MS) has come when the machine's clock says so, also after that was
-  set back; a delay is over when it has passed by the store's clock, which is not set back.
+- A time of day (TIMER_DELIVER_MS) is due by the machine's clock, also after that was set back; a
+  delay is over by the store's clock, which is never set back.
 - A message with TIMER_DEL_UNIQKEY cancels the one of its topic with that unique key and
   TIMER_OUT_MS, if it is still waiting.
-- At the start the part of the topic that may hold waiting messages is read; what is overdue is
-  delivered at once.
+- A start reads the part of the topic that may have waiting messages; overdue ones are delivered at
+  once.
 
 Differs from Java
-- Nothing is rolled: messages wait as long as they have to, up to timer_max_delay_s.
-- At most timer_max_waiting messages wait; beyond that sends are answered SYSTEM_BUSY, but for those
-  that take one back. Java limits each second's slot instead.
+- Nothing is rolled: messages wait for their whole time, up to timer_max_delay_s.
+- At most timer_max_waiting messages wait; above that sends are answered SYSTEM_BUSY, except
+  recalls. Java limits each second's slot instead.
 - There is no wheel file and no timer log, see timer_queue.py.
 """
 
@@ -109,7 +109,7 @@ class _Line:
         self.heap: list[tuple[int, int]] = []
 
     def overdue(self) -> Iterator[int]:
-        """Offsets in the heap whose time has come, without an order."""
+        """Offsets in the heap that are due, without an order."""
         now_ms, looked_at = self.now_ms(), [0]
         for at in looked_at:
             # else nothing below it is, either
@@ -128,7 +128,7 @@ class _Line:
         return min([time for time, _ in self.heap[:1]] + [*apart], default=self.now_ms() + 1) - 1
 
     def trim(self, waiting: Container[int]) -> None:
-        """Leave out those that were taken back."""
+        """Remove messages that were recalled."""
         self.heap = [one for one in self.heap if one[1] in waiting]
         heapq.heapify(self.heap)
 
@@ -136,7 +136,7 @@ class _Line:
 class _Names:
     """The waiting messages by name.
 
-    Nearly always there is one of a name; a client can give all its messages the same.
+    There is nearly always one of a name; a client can give all its messages the same.
     """
 
     def __init__(self) -> None:
@@ -173,8 +173,8 @@ class _Names:
 
 
 class TopicTimers:
-    """Messages of a topic since the start: how many came and were delivered, and for how many
-    seconds they were to wait.
+    """Messages of a topic since the start: the number that arrived and were delivered, and the sum
+    of their delays in seconds.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class TopicTimers:
 
 
 class Hold:
-    """On the messages of one name while they are being taken back."""
+    """A hold on the messages of one name while they are being recalled."""
 
     def __init__(self) -> None:
         self.passed_over: set[int] = set()
@@ -192,7 +192,9 @@ class Hold:
 
 
 class Timers:
-    """Everything that waits for its time, and its delivery. Event-loop only, from start() on."""
+    """All messages that wait for their time, and their delivery. Event-loop only, from start()
+    on.
+    """
 
     def __init__(self, store: MessageStore, wall_ms: Callable[[], int], max_waiting: int) -> None:
         """*wall_ms*: the machine's clock."""
@@ -228,7 +230,7 @@ class Timers:
 
     @property
     def unread(self) -> int:
-        """Messages of the topic that are not taken up yet."""
+        """Number of messages of the topic that are not read yet."""
         return self._store.max_offset(*TIMER_KEY) - self._end
 
     @property
@@ -288,8 +290,8 @@ class Timers:
         return hold
 
     def release(self, handle: Handle, hold: Hold) -> None:
-        """End the hold. Messages that are still there were not cancelled, and wait again, unless
-        somebody else has taken them back meanwhile.
+        """End the hold. Messages that are still waiting were not cancelled, and wait again, unless
+        another request has recalled them meanwhile.
         """
         hold.ended.set()
         if self._held.get(handle.name) is not hold:
@@ -300,7 +302,7 @@ class Timers:
         self._wake()
 
     def recover(self, progress: TimerProgress) -> None:
-        """Read again what may wait. Blocking; before start(). Raises StoreError."""
+        """Read messages that may wait. Blocking; before start(). Raises StoreError."""
         low, high = self._store.min_offset(*TIMER_KEY), self._store.max_offset(*TIMER_KEY)
         # a power cut may have taken what the progress speaks of
         self._end = min(max(progress.low, low), high)
@@ -310,19 +312,19 @@ class Timers:
         self.taken_up = 0
 
     def start(self, put: Put, fetch: Fetch, store_host: bytes) -> None:
-        """*put* stores one message, *fetch* reads from disk."""
+        """Begin to deliver. *put* stores one message, *fetch* reads from disk."""
         self._put, self._store_host = put, store_host
         self._reads = JobReads(self._store, fetch, self._brought_in)
         self._loop = asyncio.get_running_loop()
         self._wake()
 
     def arrived(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Queues have grown: (topic, queue id) -> new end."""
+        """Report that queues have grown: (topic, queue id) -> new end."""
         if TIMER_KEY in ends:
             self._wake()
 
     async def stop(self) -> None:
-        """Start no more deliveries, and wait for those being stored."""
+        """Begin no more deliveries, and wait for those in progress."""
         self._stopping = True
         self._cancel_timer()
         if self._on_the_way:
@@ -330,7 +332,7 @@ class Timers:
             await self._idle.wait()
 
     def progress(self) -> TimerProgress:
-        """From where the next start has to continue."""
+        """Return the offset at which the next start has to continue."""
         passed_over = (
             self._waiting[offset] for hold in self._held.values() for offset in hold.passed_over
         )
@@ -346,8 +348,8 @@ class Timers:
         )
 
     def needed_from(self) -> int:
-        """The log must be kept from this commit-log offset on: that of the oldest message that
-        waits; all while there are unread ones.
+        """Return the commit-log offset from which on the log must be kept: that of the oldest
+        waiting message; all while there are unread ones.
         """
         if self._waiting:
             return next(iter(self._waiting.values())).commitlog_offset
@@ -359,10 +361,10 @@ class Timers:
         )
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the progress file.
+        """Return a function that builds the progress file.
 
-        *readMs*: Apache's broker waits from there on; it never delivered what it got for a time
-        before that.
+        *readMs*: Apache's broker waits from there on; it never delivered messages that it got for
+        an earlier time.
         """
         low, end, settled_ms, settled_delays_ms, _ = self.progress()
         read_ms = min(settled_ms, settled_delays_ms, self._times.now_ms())
@@ -442,7 +444,7 @@ class Timers:
         )
 
     def _take_back(self, key: str, topic: str, out_ms: str) -> None:
-        """*key* is a unique key, or topic, plus sign and unique key
+        """Forget waiting messages. *key* is a unique key, or topic, plus sign and unique key
         (appendTopicForTimerDeleteKey).
         """
         name = name_of(topic, key, out_ms)
@@ -489,7 +491,7 @@ class Timers:
                 self._wake_in(max(0.0, min(waits_ms) / 1000))
 
     def _brought_in(self, error: StoreError | None) -> None:
-        """A read from disk has finished, or failed."""
+        """Continue after a read from disk, or stop with its error."""
         if error is None:
             self._wake()
         elif not self._stopping:
@@ -507,9 +509,9 @@ class Timers:
             self._timer = None
 
     def _deliver(self, reads: JobReads) -> bool:
-        """Deliver a turn's share of the due messages, and return True if more are due.
+        """Deliver an iteration's share of the due messages, and return True if more are due.
 
-        Raises StoreError and Cold, with the message that met it waiting again.
+        Raises StoreError and Cold, with the message at fault waiting again.
         """
         taken = passed = 0
         for line in (self._times, self._delays):
@@ -559,7 +561,7 @@ class Timers:
         self.version += 1
 
     def _leave(self, offset: int) -> None:
-        """It waits no more."""
+        """Forget a message that does not wait any more."""
         topic = self._waiting.pop(offset).name[0]
         self.waiting_of[topic] -= 1
         if not self.waiting_of[topic]:
@@ -594,7 +596,9 @@ class Timers:
             self._wake_in(0.0)
 
     def _message(self, one: TimerMessage, reads: JobReads) -> NewMessage | None:
-        """The message to store again, or None if it is gone. Raises StoreError, Cold."""
+        """Return the message to store again, or None if the log no longer has it. Raises
+        StoreError, Cold.
+        """
         record = reads.record_at(one.commitlog_offset)
         if record is None:
             log.warning("the log no longer has timer message %d", one.offset)

@@ -12,16 +12,16 @@ from ogive.wire.message import StoredMessage
 MAX_WAIT_S: Final = 1.0
 
 Put = Callable[[tuple[NewMessage], PutDone], None]
-"""Stores one message, and tells when it is safe."""
+"""Stores one message, and reports when it is safe."""
 
 Served = Callable[[str, int], int]
-"""The queue id of a topic that a message goes to now which was sent to that one."""
+"""Returns the queue id of a topic for a message that was sent to another queue id."""
 
 
 def stored_again(
     stored: StoredMessage, place: tuple[str, int], properties: bytes, store_host: bytes
 ) -> NewMessage:
-    """*stored* as a new message for *place*."""
+    """Return *stored* as a new message for *place*."""
     return NewMessage(
         *place,
         stored.body,

@@ -246,9 +246,9 @@ def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]
 def positions_later(ctx: Context, group: str, topic: TopicConfig) -> Callable[[], Positions]:
     """Return a function that reads the group's position in each queue that can be read.
 
-    It returns nothing once the topic is deleted. If the group is deleted before it is called, it
-    returns the last position: at 0 the group would seem to have everything before it. It raises
-    StoreError, Cold.
+    It returns nothing after the topic was deleted. If the group is deleted before the call, it
+    returns the last position: with 0 the group would seem to have the whole queue before it. It
+    raises StoreError, Cold.
     """
     return partial(_positions, ctx, group, ctx.offsets.queues_of(group, topic.name), topic)
 
@@ -399,7 +399,7 @@ def consume_stats_of_all(
 def _stats(
     ctx: Context, group: str, topic: TopicConfig, positions: Callable[[], Positions]
 ) -> StatsOfGroup | None:
-    """None once the topic is deleted. Raises StoreError, Cold."""
+    """Return the group's progress; None after the topic was deleted. Raises StoreError, Cold."""
     return (
         StatsOfGroup.of(positions(), ctx.traffic.group_rate(group, topic.name))
         if topic.name in ctx.topics
@@ -424,7 +424,7 @@ def consume_time_spans(
 
 
 def _span(ctx: Context, group: str, topic: str, queue_id: int) -> ConsumeTimeSpan:
-    """Times in ms; -1 where there is no message."""
+    """Return times in ms; -1 if there is no message."""
     first, end = ctx.store.min_offset(topic, queue_id), ctx.store.max_offset(topic, queue_id)
     at = ctx.offsets.get(group, topic, queue_id) or 0
     first_ms = ctx.store.store_time(topic, queue_id, first)

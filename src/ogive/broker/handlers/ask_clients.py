@@ -52,7 +52,7 @@ MAX_CLIENTS_ASKED: Final = 1_000
 async def running_info(
     ctx: Context, connection: Connection, header: GetConsumerRunningInfoRequest, body: bytes
 ) -> RemotingCommand:
-    """Pass the question on to the client, and return its answer."""
+    """Pass the request on to the client, and return its answer."""
     if body and header.jstack_enable:
         header = replace(header, jstack_enable=False)
     return await _call(
@@ -164,7 +164,7 @@ async def _ask(
 async def _status(
     client: Client, asked: InvokeGetConsumerStatusRequest
 ) -> dict[MessageQueue, int] | None:
-    """The progress of one client; None if it does not answer."""
+    """Return the progress of one client; None if it does not answer."""
     header = GetConsumerStatusRequest(topic=asked.topic, group=asked.group)
     try:
         answer = await client.connection.call(

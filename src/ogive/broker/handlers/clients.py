@@ -105,7 +105,7 @@ Share = Callable[[Sequence[MessageQueue], int, int], Sequence[MessageQueue]]
 
 
 def _average(queues: Sequence[MessageQueue], members: int, place: int) -> Sequence[MessageQueue]:
-    """Neighbouring queues; the first members get one more where it does not come out even."""
+    """Neighbouring queues; if they cannot be divided evenly, the first members get one more."""
     size, more = divmod(len(queues), members)
     start = place * size + min(place, more)
     return queues[start : start + size + (place < more)]
@@ -146,7 +146,7 @@ async def query(
 def to_pop(
     queues: Sequence[MessageQueue], members: int, place: int, others: int, share: Share
 ) -> list[MessageQueue]:
-    """Return the queues of the member at *place* of a group that pops.
+    """Return the queues of the member at *place* of a popping group.
 
     They are its own and those of the next *others* members; with 0, or all of them, every queue of
     each broker, which is one entry with queue id -1.
@@ -163,7 +163,7 @@ def to_pop(
 
 
 async def _queues(ctx: Context, topic: str) -> list[MessageQueue]:
-    """All readable queues in Java's order: topic, broker, id."""
+    """Return all readable queues in Java's order: topic, broker, id."""
     route = await ctx.registration.route(topic)
     # many routes may have come with one read
     await ctx.slices.mine()
@@ -355,7 +355,7 @@ def check_config(
 
 
 def notify_members(ctx: Context, name: str) -> None:
-    """Tell every member of a group that its members or topics changed."""
+    """Notify every member of a group that its members or topics changed."""
     config, group = ctx.groups.get(name), ctx.clients.consumer_group(name)
     if (
         group is None

@@ -116,7 +116,7 @@ async def create_all(
 def _after(
     current: SubscriptionGroupConfig | None, wanted: SubscriptionGroupConfig
 ) -> SubscriptionGroupConfig:
-    """*wanted*, with the attributes that its changes make of the *current* ones.
+    """Return *wanted*, with the *current* attributes after its changes.
 
     Raises InvalidOption.
     """

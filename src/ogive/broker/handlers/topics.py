@@ -133,7 +133,7 @@ async def delete(
 
 
 def _has_left_something(ctx: Context, topic: str) -> bool:
-    """Return True if a deletion may have stopped half-way, or something came after it."""
+    """Return True if a deletion may have stopped half-way, or something was stored after it."""
     return (
         ctx.store.topics.was_deleted(topic)
         or ctx.offsets.has_topic(topic)
@@ -142,10 +142,10 @@ def _has_left_something(ctx: Context, topic: str) -> bool:
 
 
 async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
-    """Remove for good what there is of *topics*, names with their numbers of read queues, which do
-    not exist any more.
+    """Remove the rest of *topics*, which do not exist any more, durably: names with their numbers
+    of read queues.
 
-    Raises StoreError; a second call does what is left.
+    Raises StoreError; a second call does the rest.
     """
     queues = {topic: set(range(count)) for topic, count in topics.items()}
     for topic, queue_id in ctx.store.queues:

@@ -24,13 +24,13 @@ class WaitingRead(Protocol):
     def connection(self) -> Connection: ...
 
     def try_answer(self, *, final: bool = False) -> bool:
-        """Answer if there is something to deliver, or with whatever there is if *final*."""
+        """Answer if there is something to deliver, or, if *final*, in any case."""
 
 
 class HeldPull(WaitingRead, Protocol):
     """A pull that can be tried again.
 
-    *offset* is where it waits: woken when the queue's end passes it.
+    *offset* is its position: it is woken when the queue's end passes it.
     """
 
     @property
@@ -42,10 +42,10 @@ class HeldPull(WaitingRead, Protocol):
         """True if each arrival must be read and compared with an expression."""
 
     def try_answer(self, *, final: bool = False) -> bool:
-        """Answer if there is something to deliver, or with whatever there is if *final*.
+        """Answer if there is something to deliver, or, if *final*, in any case.
 
-        Return False to keep waiting, at another offset below the queue's end if there is more to
-        look at.
+        Return False to keep waiting, at another offset below the queue's end if there are more
+        messages to check.
         """
 
 
@@ -59,7 +59,7 @@ FEW: Final = 64
 
 
 class _Round:
-    """The pulls of one queue that are still to be tried up to *end*."""
+    """The pulls of one queue that still have to be tried up to *end*."""
 
     __slots__ = ("end", "grown", "slow", "usual")
 
@@ -75,14 +75,14 @@ class _Round:
 class PullHolds:
     """Held pulls by queue and by connection, within limits. Owner: the event loop.
 
-    An arrival tries the usual ones of its queue at once where they are few. Many, and costly ones,
-    are tried in rounds, the usual ones first. Rounds go on in slices, between which the loop turns,
-    and the queues take turns in them. Those that are answered because their time is over, or their
-    queue is gone or put elsewhere, have a part of each slice.
+    An arrival tries the usual pulls of its queue at once if they are few. If they are many, or
+    costly, they are tried in rounds, the usual ones first. Rounds run in slices, between which the
+    loop runs other work, and the queues take turns in them. A part of each slice is for pulls whose
+    time is over, and for those whose queue was deleted or reset.
     """
 
     def __init__(self, max_held: int, max_per_connection: int) -> None:
-        """Hold at most *max_held* pulls, and FEW of each connection however many others have."""
+        """Hold at most *max_held* pulls, and always FEW of each connection."""
         self._loop = asyncio.get_running_loop()
         self._max, self._max_per_connection = max_held, max_per_connection
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
@@ -121,7 +121,7 @@ class PullHolds:
         return True
 
     def arrived(self, ends: Mapping[QueueKey, int]) -> None:
-        """Queues have grown: (topic, queue id) -> new end."""
+        """Report that queues have grown: (topic, queue id) -> new end."""
         waiting = self._by_queue
         at_once = AT_ONCE
         for key in (
@@ -148,16 +148,14 @@ class PullHolds:
         return current
 
     def answer_all(self, key: QueueKey) -> None:
-        """Answer every pull that waits at the queue, with whatever there is: soon, and no arrival
-        is looked at before.
-        """
+        """Answer every pull of the queue in any case: soon, and before any arrival is handled."""
         pulls = self._by_queue.pop(key, None)
         if pulls is not None:
             self._over.extend(pulls)
             self._slice_soon()
 
     def drop(self, connection: Connection) -> None:
-        """The client is gone: forget its pulls."""
+        """Forget the pulls of a client that is gone."""
         for pull in list(self._by_connection.get(connection, ())):
             self._forget(pull)
 
@@ -179,9 +177,9 @@ class PullHolds:
             self._loop.call_soon(self._slice)
 
     def _slice(self) -> None:
-        """At least one turn of one queue.
+        """Try pulls of at least one queue.
 
-        An answer may end connections, and with them pulls that are still to be tried.
+        An answer may close connections, and drop their pulls that still have to be tried.
         """
         self._slice_is_due = False
         until, tried = time.monotonic() + SLICE_S, 0
@@ -252,7 +250,7 @@ class PullHolds:
     def _forget(self, pull: HeldPull) -> bool:
         """Return False if the pull is not held any more.
 
-        An answer too many for a client that does not read ends its connection at once.
+        An answer to a client that does not read may close its connection at once.
         """
         by_connection = self._by_connection.get(pull.connection, {})
         timer = by_connection.pop(pull, None)
@@ -275,15 +273,15 @@ LOOK_AGAIN_S: Final = 0.01
 
 
 class SlowReaders:
-    """Pulls of clients that do not take the answers they already have.
+    """Pulls of clients that do not read their previous answers.
 
     They are read from the log when there is room, not before.
     """
 
     def __init__(self, max_unsent_bytes: int, unread: Unread) -> None:
-        """*unread*: what all connections together have not read.
+        """*unread*: the unread answers of all connections together.
 
-        As it grows, pulls wait at less than *max_unsent_bytes*.
+        As they grow, pulls wait at less than *max_unsent_bytes*.
         """
         self._max, self._unread = max_unsent_bytes, unread
         self._queues: dict[Connection, deque[WaitingRead]] = {}
@@ -298,9 +296,9 @@ class SlowReaders:
         return connection in self._queues or connection.unsent_bytes >= most or self._unread.is_full
 
     def put(self, pull: WaitingRead) -> None:
-        """Answer the pull once its connection has room.
+        """Answer the pull when its connection has room.
 
-        The connection's limit of requests in flight bounds how many wait.
+        The connection's limit of requests in flight limits the number of waiting pulls.
         """
         queue = self._queues.get(pull.connection)
         if queue is not None:
@@ -314,7 +312,7 @@ class SlowReaders:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """The connections are closed: nothing is left to wait for."""
+        """Forget all: the connections are closed."""
         await asyncio.gather(*self._tasks)
 
     async def _serve(self, connection: Connection) -> None:

@@ -71,7 +71,8 @@ _LATEST_MS: Final = 1 << 62
 def find_tag(
     store: MessageStore, topic: str, tag: str, begin_ms: int, end_ms: int
 ) -> Iterator[bytes | Cold | None]:
-    """The visible records of *topic* with *tag*, stored from *begin_ms* to *end_ms*, newest first.
+    """Yield the visible records of *topic* with *tag*, stored from *begin_ms* to *end_ms*, newest
+    first.
 
     Yields as find_key() does.
     """
@@ -109,7 +110,7 @@ def find_tag(
 def _newest_first(
     store: MessageStore, key: tuple[str, int], code: int, begin_ms: int, end_ms: int
 ) -> Iterator[int | Cold | None]:
-    """Commit-log offsets of the entries with that code."""
+    """Yield the commit-log offsets of the entries with that code."""
     first = yield from in_memory(partial(store.offset_by_time, *key, begin_ms))
     end = yield from in_memory(partial(store.offset_by_time, *key, min(end_ms, _LATEST_MS) + 1))
     while end > first:

@@ -174,7 +174,7 @@ class Pull:
     def serve(self, *, is_reset: bool) -> None:
         """Answer the request, or hold it until there is a message for it.
 
-        *is_reset*: the group was reset, and this member does not know yet.
+        *is_reset*: the group was reset, and this member has not been notified yet.
         """
         if is_reset and not self._must_drain() and self._answer_reset(waited=False):
             return
@@ -190,10 +190,10 @@ class Pull:
             )
 
     def try_answer(self, *, final: bool = False) -> bool:
-        """Answer if there is something to deliver, or with whatever there is if *final*.
+        """Answer if there is something to deliver, or, if *final*, in any case.
 
-        Return False if the pull should be held. A held pull passes over messages that its filter
-        rejects. There may be more of them below the queue's end.
+        Return False if the pull should be held. A held pull skips messages that its filter rejects.
+        There may be more of them below the queue's end.
         """
         ctx = self._ctx
         if not final and self._must_drain():
@@ -222,7 +222,7 @@ class Pull:
         return True
 
     async def _answer_from_disk(self, cold: Cold) -> None:
-        """Answer with whatever there is, and read what is not in memory on another thread."""
+        """Answer in any case, and read data that is not in memory on another thread."""
         try:
             result = await self._ctx.cold_reads.read(self._ctx.store, self._read_waited, cold)
         except (Refused, StoreError) as exc:
@@ -275,7 +275,7 @@ class Pull:
         return result
 
     def _check_access(self) -> None:
-        """Check the permissions again if the rules have changed since the request came.
+        """Check the permissions again if the rules have changed since the request arrived.
 
         Raises AccessRefused.
         """
@@ -289,9 +289,9 @@ class Pull:
                 )
 
     def _check_filter(self) -> None:
-        """Take over a new subscription of the group.
+        """Use a new subscription of the group.
 
-        The pull then looks again at the messages that the filter before it passed over.
+        The pull then checks the messages again that the previous filter skipped.
         """
         if self._subscription is None:
             return
@@ -329,11 +329,11 @@ class Pull:
         self.connection.reply(b"".join((framed(head, result.size), *result.parts)))
 
     def _progress_below(self, result: GetResult) -> int:
-        """Return the offset from which a member goes on that is beyond the end of its queue.
+        """Return the offset at which a member continues that is beyond the end of its queue.
 
-        After a power cut new messages have the offsets of lost ones. The member goes on from its
-        group's progress, which for a group without any is the beginning, as it is for a member
-        that asks (QUERY_CONSUMER_OFFSET).
+        After a power cut new messages have the offsets of lost ones. The member continues at its
+        group's progress; without any, at the beginning, like a member that queries its offset
+        (QUERY_CONSUMER_OFFSET).
         """
         known, online = (
             self._ctx.offsets.get(self._group, *self.key),
@@ -353,7 +353,7 @@ class Pull:
         )
 
     def _answer_reset(self, *, waited: bool) -> bool:
-        """Tell the client the offset that its group was reset to, unless it knows.
+        """Send the client the offset to which its group was reset, unless it knows.
 
         *waited*: it may not have the queue any more.
         """
@@ -377,7 +377,7 @@ class Pull:
         return True
 
     def _is_unanswered(self, result: GetResult) -> bool:
-        """Return True if there is nothing yet, and a later message may be wanted."""
+        """Return True if there is no message yet, and a later one may match."""
         status = result.status
         return status is GetStatus.OFFSET_OVERFLOW_ONE or (
             status is GetStatus.NO_MESSAGE_IN_QUEUE and self.offset == 0
@@ -447,7 +447,7 @@ def _check(ctx: Context, header: PullMessageRequest) -> Wanted | Subscription:
 def check_readable(
     ctx: Context, group_name: str, topic_name: str
 ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-    """Return a group that may consume, made if it may be, and a topic that can be read.
+    """Return a group that may consume, created if allowed, and a topic that can be read.
 
     Raises Rejected.
     """

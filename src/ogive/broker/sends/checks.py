@@ -33,7 +33,7 @@ NOT_PLAIN: Final = (
 
 
 def check_room(ctx: Context) -> None:
-    """Raise Rejected if as many sends wait as may."""
+    """Raise Rejected if the limit of waiting sends is reached."""
     if ctx.sends_waiting >= ctx.config.max_sends_waiting:
         raise Rejected(
             ResponseCode.SYSTEM_BUSY,
@@ -51,7 +51,7 @@ def check_body(ctx: Context, size: int) -> None:
 
 
 def check_may_send_to(topic: str) -> None:
-    """Raise Rejected for the topics that are the broker's alone."""
+    """Raise Rejected for topics that only the broker may write to."""
     if topic in NO_SEND_TOPICS:
         raise Rejected(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
@@ -59,7 +59,7 @@ def check_may_send_to(topic: str) -> None:
 
 
 def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
-    """Raise Rejected for what no client may send in a message of its own, halves included."""
+    """Raise Rejected for a message that no client may send by itself, half messages included."""
     if sys_flag & ~CLIENT_FLAGS or not fit(born_ms, flag, reconsume_times):
         raise unusual(sys_flag)
 
@@ -75,7 +75,7 @@ def unusual(sys_flag: int) -> Rejected:
 def inner_batch() -> Rejected:
     """Return the refusal of a message with the count of a batch.
 
-    Apache's broker, given the store, would read the log no further than a wrong count.
+    Apache's broker, if it gets the store, would read the log only up to a wrong count.
     """
     return Rejected(
         ResponseCode.MESSAGE_ILLEGAL,
@@ -85,8 +85,8 @@ def inner_batch() -> Rejected:
 
 
 def check_plain(what: str, properties: Mapping[str, str]) -> None:
-    """Raise Rejected for *what*, which is stored at once where it was sent and is one message, if
-    its properties say otherwise.
+    """Raise Rejected if the properties of *what*, which is stored at once in its own topic and is
+    one message, say otherwise.
     """
     for name in NOT_PLAIN:
         if name in properties:
@@ -101,7 +101,7 @@ def check_plain(what: str, properties: Mapping[str, str]) -> None:
 def check_queue(queue_id: int, config: TopicConfig) -> int:
     """Return a queue to write to, for a negative id or one beyond the write queues.
 
-    Raises Rejected beyond all queues, and where there are none to choose from.
+    Raises Rejected beyond all queues, and if there are none to choose from.
     """
     queues = max(config.write_queues, config.read_queues)
     if queue_id >= queues:
@@ -117,9 +117,9 @@ def check_queue(queue_id: int, config: TopicConfig) -> int:
 
 
 def check_size(properties: bytes) -> bytes:
-    """Return properties that a client sent, as they are stored.
+    """Return properties of a client in stored form.
 
-    If they are too long, only what a map of them holds counts, such as the last of two values:
+    If they are too long, only their map is stored, so for example only the last of two equal names:
     Java's broker stores the map. Raises Rejected if no record can hold them.
     """
     if len(properties) > MAX_PROPERTIES_BYTES:
@@ -133,7 +133,7 @@ def check_size(properties: bytes) -> bytes:
 
 
 def stored_form(properties: Mapping[str, str]) -> bytes:
-    """encode_properties(). Raises Rejected for what no record can hold."""
+    """Call encode_properties(). Raises Rejected for properties that no record can hold."""
     try:
         return encode_properties(properties)
     except ProtocolError as exc:

@@ -1,6 +1,6 @@
-"""Commit of sends: how many wait to be stored, and what happens to each once it is.
+"""Commit of sends: the number of sends that wait to be stored, and the answer to each once it is.
 
-Every send is counted, answered or refused here, whatever it brings.
+Every send is counted, answered or refused here, whatever its kind is.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,16 +22,16 @@ from ogive.wire.sends import End, Origin, Send, SendAnswer, Signed, encode_answe
 _new: Final = tuple.__new__
 
 Stored = Callable[[list[PutResult] | OgiveError], None]
-"""Called once: where the messages are, or why nothing was stored."""
+"""Called once: with the places of the messages, or the reason why nothing was stored."""
 
 
 def origin_of(ctx: Context, connection: Connection) -> Origin:
-    """Return what is added to each message of a client."""
+    """Return the properties that are added to each message of a client."""
     return _new(Origin, (ctx.own_properties, ctx.born_hosts[connection], ctx.store_host))
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """Store what a send brings that was not read with others. Raises OgiveError."""
+    """Store a send that was not read together with others. Raises OgiveError."""
     check_room(ctx)
     send = read_send(command, origin_of(ctx, connection))
     commit(ctx, connection, plan(ctx, send), send.signed)
@@ -43,10 +43,10 @@ def store_sends(
     sends: Sequence[Send | End],
     look_up: Callable[[RemotingCommand], None],
 ) -> None:
-    """Store sends that came together, and answer each when that is safe, or refuse it.
+    """Store sends that arrived together, and answer each when that is safe, or refuse it.
 
-    They are stored in one step as far as that is possible. *look_up* carries out the end of a
-    transaction that has to be looked up in the log.
+    They are stored in one step as far as possible. *look_up* carries out the end of a transaction
+    that has to be looked up in the log.
     """
     while sends and len(sends) <= ctx.config.max_sends_waiting - ctx.sends_waiting:
         put, taken = plan_together(ctx, sends)
@@ -80,9 +80,9 @@ def store_sends(
 
 
 def commit(ctx: Context, connection: Connection, put: Put, signed: Signed | None = None) -> None:
-    """Have *put* stored, and its sends answered. *signed* says who sent it.
+    """Store *put*, and answer its sends. *signed* is the sender.
 
-    Raises OgiveError if the store takes nothing, or not these messages; then nothing waits.
+    Raises OgiveError if the store refuses everything, or these messages; then nothing waits.
     """
     code, _, answers, topics, _, batched, _, ends, *_ = put
     # without the messages, which the store holds as records
@@ -99,7 +99,7 @@ def commit(ctx: Context, connection: Connection, put: Put, signed: Signed | None
 
 
 async def store_one(ctx: Context, message: NewMessage) -> PutResult:
-    """Store a message that no send brings; it counts as waiting. Raises OgiveError."""
+    """Store a message that is not from a send; it counts as waiting. Raises OgiveError."""
     ctx.sends_waiting += 1
     try:
         (stored,) = await ctx.stored((message,), message.topic)
@@ -113,9 +113,9 @@ def _put_now(ctx: Context, put: Put, done: Stored) -> None:
 
 
 def _put_once(ctx: Context, put: Put, signed: Signed | None, done: Stored) -> None:
-    """Store those messages of one send that the window of duplicates does not hold yet.
+    """Store those messages of one send that are not in the window of duplicates yet.
 
-    Where they were stored before, perhaps in another queue, the answer says where.
+    If they were stored before, perhaps in another queue, the answer has that place.
     """
 
     def placed(queue_id: int, result: list[PutResult] | OgiveError) -> None:
@@ -188,7 +188,7 @@ _WITH_REGION: Final = frozenset(
 def refuse_send(
     ctx: Context, connection: Connection, command: RemotingCommand, error: OgiveError
 ) -> None:
-    """Count a send that is not stored, and say why."""
+    """Count a send that is not stored, and answer with the reason."""
     ctx.traffic.refused(
         command.code, code_and_remark(error)[0], by_store=isinstance(error, StoreError)
     )

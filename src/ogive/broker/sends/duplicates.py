@@ -1,22 +1,22 @@
 """Window of duplicates, an option: a message that is sent twice within a time is stored once.
 
 Behaviour
-- A second send inside the window is answered SEND_OK with the place of the first, once that is
-  safe; when the first fails, so does the second. In a batch only what is new is stored.
+- A second send within the window is answered SEND_OK with the place of the first, once that is
+  safe; if the first fails, so does the second. In a batch only new messages are stored.
 - A message is a duplicate if topic, unique key, body checksum and producer are the same. The
   producer is the user with access control, and the IP address without it. So a client that guesses
-  another's next keys keeps none of its messages out of the log.
-- Messages stored before the start are compared by the IP address in any case: records do not hold
+  another's next keys cannot prevent that its messages are stored.
+- Messages stored before the start are compared by the IP address in any case: records have no
   users.
-- Only messages that go straight to their topic count, not delayed or transactional ones, nor those
-  for a retry topic. The key must be the client's own (UNIQ_KEY).
-- At most max_keys are remembered; when more come inside the window, the oldest are forgotten early.
-- Keys are kept in memory. For messages stored before the start, the index of keys on disk is asked
-  until the window has passed: in the order in which the sends came, and without blocking the event
-  loop. It looks at the newest MAX_LOOKED_AT messages with the key: one that has more, which only
-  repeated keys have, may be stored again.
+- This applies only to messages that are stored in their topic at once, not to delayed or
+  transactional ones, nor to those for a retry topic. The key must be the client's own (UNIQ_KEY).
+- At most max_keys are kept; if more arrive within the window, the oldest are dropped early.
+- Keys are in memory. For messages stored before the start, the index of keys on disk is searched
+  until the window has passed: in the order of the sends, and without blocking the event loop. The
+  search checks the newest MAX_LOOKED_AT messages with the key: if there are more, which only
+  repeated keys have, a message may be stored again.
 
-Java's broker has nothing like it.
+Java's broker has nothing similar.
 """
 
 import asyncio
@@ -47,7 +47,9 @@ _LONG_KEY: Final = 128  # bytes
 # of sends that wait for the disk after a start, as many as the store lets wait for itself
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 MAX_LOOKED_AT: Final = 64
-"""Records with the same key, for one send. Any client can store more, and all other sends wait."""
+"""Limit of records with the same key, for one send. Any client can store more, and all other sends
+wait.
+"""
 
 
 class Placed(NamedTuple):
@@ -57,13 +59,13 @@ class Placed(NamedTuple):
 
 Put = Callable[[Sequence[NewMessage], PutDone], None]
 Answer = Callable[[int, list[PutResult] | OgiveError], None]
-"""Called once: the queue of the first message, and where each message is, or why nothing was
-stored.
+"""Called once: with the queue of the first message and the place of each, or the reason why nothing
+was stored.
 """
 
 
 class Stored(Protocol):
-    """The part of MessageStore that tells what was stored before."""
+    """The part of MessageStore that finds messages stored before."""
 
     def now_ms(self) -> int: ...
     def find_key(
@@ -92,7 +94,7 @@ class Duplicates:
         bring_in: Callable[[Cold], Awaitable[None]],
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
     ) -> None:
-        """*bring_in* reads from disk, *spawn* starts a task that is waited for at the end."""
+        """*bring_in* reads from disk, *spawn* starts a task that is awaited at the end."""
         self._window_ms, self._max_keys, self._store = round(window_s * 1000), max_keys, store
         self._bring_in, self._spawn = bring_in, spawn
         self._started_ms = store.now_ms()
@@ -109,10 +111,10 @@ class Duplicates:
     def put(
         self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None = None
     ) -> None:
-        """Store with *put* those of *messages* that are new, and call *answer* for all of them.
+        """Store the new ones of *messages* with *put*, and call *answer* for all of them.
 
-        *user* is None without access control. If *put* raises, nothing is remembered: the error is
-        raised here, or goes to *answer* while sends wait for a look at the disk. Raises StoreBusy.
+        *user* is None without access control. If *put* raises, nothing is kept: the error is raised
+        here, or passed to *answer* while sends wait for a search of the disk. Raises StoreBusy.
         """
         if not self._working and self._store.now_ms() - self._started_ms >= self._window_ms:
             self._put(put, messages, answer, user)
@@ -128,7 +130,7 @@ class Duplicates:
             self._spawn(self._work_off(), "look for duplicates")
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: whatever is sent to one of that name from here on is new."""
+        """Forget a deleted topic: later messages to a topic of that name are new."""
         for key in [key for key in self._firsts if key[0] == topic]:
             del self._firsts[key]
 
@@ -178,7 +180,7 @@ class Duplicates:
                 raise
 
     async def _look_up(self, message: NewMessage, user: str | None) -> None:
-        """Remember where the same message is, if it was stored before the start and inside the
+        """Keep the place of the same message, if it was stored before the start and within the
         window. Raises StoreError.
         """
         key, unique_key = _key(message, user), _unique_key(message)
@@ -265,7 +267,7 @@ def _unique_key(message: NewMessage) -> bytes | None:
 
 
 def _address(host: bytes) -> bytes:
-    """Return the IP address of a host as records hold it; a new connection has another port."""
+    """Return the IP address of a host in stored form; a new connection has another port."""
     return host[:-4]
 
 
@@ -274,7 +276,7 @@ def _origin(stored: StoredMessage) -> tuple[bytes, int]:
 
 
 def _key(message: NewMessage, user: str | None) -> Key | None:
-    """Return the key under which *message* is remembered, or None if it has no unique key.
+    """Return the key of *message* in the window, or None if it has no unique key.
 
     A long unique key is replaced by its digest.
     """
@@ -289,15 +291,15 @@ def _key(message: NewMessage, user: str | None) -> Key | None:
 
 
 class _Sends:
-    """The messages of one request; the answer leaves when each has its place."""
+    """The messages of one request; the answer is sent when each has its place."""
 
     def __init__(self, count: int, answer: Answer) -> None:
         self._placed: list[Placed | None] = [None] * count
         self._left, self._answer = count, answer
 
     def refused(self) -> None:
-        """The caller hears of it elsewhere: nothing is answered here, not even for what was already
-        under way.
+        """Send no answer, not even for messages in progress: the caller gets the error in another
+        way.
         """
         self._left = 0
 

@@ -94,7 +94,7 @@ _DECISIONS: Final = {int(decision): decision for decision in Decision}
 # a third of what the call of a named tuple costs
 _new: Final = tuple.__new__
 MAX_TRANSACTION_BYTES: Final = 256 * 1024
-"""Bodies of half messages and commits that are stored together."""
+"""Limit for bodies of half messages and commits that are stored together."""
 _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
 """Largest growth at delivery of a message that waits in one of these topics."""
 _OWN_NAMES: Final = (PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER)
@@ -109,25 +109,25 @@ class Put(NamedTuple):
     code: int
     messages: Messages
     answers: list[SendAnswer]
-    """One for each send."""
+    """One answer for each send."""
     topics: list[str]
     """The topics that the sends count for."""
     saved: str
-    """The topic that must be on stable storage before."""
+    """The topic that must be on stable storage first."""
     batched: int = 0
     """The number of messages in the one record of a batch that stays whole; 0 for others."""
     once: bool = False
     """The window of duplicates applies."""
     ends: Sequence[int] = ()
-    """Requests for ends of transactions that want an answer, by their opaque."""
+    """Requests for ends of transactions that need an answer, by their opaque."""
     opening: Callable[[PutDone], PutDone] | None = None
     """Begins the transaction of a half message, just before that is stored.
 
-    Gets what is called once it is stored, and returns what is called in its place. Raises
+    Gets the callback for the stored message, and returns the one to call instead. Raises
     OgiveError.
     """
     undo: Callable[[], None] | None = None
-    """Takes back what the plan began, if the store refuses the messages at once."""
+    """Undoes the plan's preparations, if the store refuses the messages at once."""
 
 
 def own_properties(region: str, cluster: str) -> bytes:
@@ -136,9 +136,9 @@ def own_properties(region: str, cluster: str) -> bytes:
 
 
 def plan_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None, int]:
-    """Return one put for the first of *sends*, which are of one kind, and how many these are.
+    """Return one put for the first of *sends*, which are of one kind, and the number of these.
 
-    They are those that need no closer look: plain ones for queues that take any message, half
+    They are those that need no further check: plain ones for queues that accept any message, half
     messages for such queues, and ends of transactions whose message is in memory.
     """
     together = PLANNERS[sends[0].kind].together
@@ -146,7 +146,7 @@ def plan_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None
 
 
 def _plain_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int]:
-    """Return one put for all of *sends*, or none if one needs a closer look."""
+    """Return one put for all of *sends*, or none if one needs a further check."""
     if ctx.duplicates is not None:
         return None, 0
     # by numbers, which cost less than names
@@ -160,7 +160,7 @@ def _plain_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int
 
 
 def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int]:
-    """Return one put for the first batches, those that need no closer look."""
+    """Return one put for the first batches, as many as need no further check."""
     if ctx.duplicates is not None:
         return None, 0
     stored: list[NewBatch] = []
@@ -197,7 +197,7 @@ def _batches_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, i
 
 
 def _transactions_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None, int]:
-    """Return one put for the first steps, those that need no look into the log."""
+    """Return one put for the first steps, as many as need no look-up in the log."""
     transactions, own = ctx.transactions, ctx.own_properties
     messages: list[NewMessage] = []
     answers: list[SendAnswer] = []
@@ -258,7 +258,7 @@ def _group(half: NewMessage) -> str:
 
 
 def _open_queues(ctx: Context, topic: str) -> int:
-    """Return the number of queues of a topic that takes plain messages without a further check; 0
+    """Return the number of queues of a topic that accepts plain messages without a further check; 0
     for any other.
     """
     config = ctx.topics.get(topic)
@@ -276,7 +276,7 @@ def _open_queues(ctx: Context, topic: str) -> int:
 def plan(ctx: Context, send: Send) -> Put:
     """Return the put of one send.
 
-    Creates its topic, if that is allowed. Raises OgiveError for one that is refused.
+    Create its topic, if that is allowed. Raises OgiveError for a send that is refused.
     """
     message = send.message
     topic, queue_id, _, properties, sys_flag, flag, born_ms, _, _, reconsume_times, _ = message
@@ -315,8 +315,8 @@ def _checked_by_topic(
 ) -> int:
     """Return the flag that the topic adds.
 
-    Raises Rejected if *enforce* is set and the message is not of the topic's type. What a consumer
-    sends again is not checked.
+    Raises Rejected if *enforce* is set and the message does not have the topic's type. Messages
+    that a consumer sends again are not checked.
     """
     if (
         enforce
@@ -380,7 +380,9 @@ def _retry_group(ctx: Context, topic: str) -> SubscriptionGroupConfig:
 
 
 def _special(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) -> Put:
-    """Return the put of a message that is stored with other properties, and often elsewhere."""
+    """Return the put of a message that is stored with other properties, and often in another
+    topic.
+    """
     topic, queue_id, properties, recall = _redirect(ctx, send, message)
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     stored = check_size(text.encode() + ctx.own_properties)
@@ -491,7 +493,7 @@ def _retries_are_over(ctx: Context, send: Send) -> bool:
 
 
 def _batch(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) -> Put:
-    """Return the put of messages that share all but flag, body and properties."""
+    """Return the put of messages that differ only in flag, body and properties."""
     topic, key = message.topic, send.answer.key
     # a key was found if the properties say nothing special
     own: Mapping[str, str] = {}
@@ -522,7 +524,7 @@ def _batch(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) -
 def _checked(data: bytes, start: int, most: int) -> int:
     """Return the number of messages in a batch.
 
-    Raises ProtocolError, and Rejected for what no batch may hold.
+    Raises ProtocolError, and Rejected for messages that no batch may have.
     """
     count = None if native is None else native.plain_batch(data, start, BARRED_STARTS, most)
     if count is not None:
@@ -551,7 +553,7 @@ def _whole(ctx: Context, message: NewMessage, body: bytes, count: int) -> NewMes
 
 
 def check_items(items: list[BatchItem]) -> None:
-    """Raise Rejected for messages that no batch may hold."""
+    """Raise Rejected for messages that no batch may have."""
     if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -568,7 +570,7 @@ class Planner(NamedTuple):
     """Functions that plan the sends of one kind."""
 
     together: Callable[[Context, Sequence[Send | End]], tuple[Put | None, int]] | None
-    """Plans the first of several that came together; None if each is planned by itself."""
+    """Plans the first of several that arrived together; None if each is planned by itself."""
     alone: Callable[[Context, Send, NewMessage, TopicConfig], Put] | None
     """Plans one send, by its message with queue and flags as they are stored, and the settings of
     its topic. None for ends, see transaction.py.

@@ -92,7 +92,7 @@ def _message(
     header: SendMessageRequest | SendMessageRequestV2,
     body: bytes,
 ) -> NewMessage:
-    """The reply as it is stored. Raises Rejected, ProtocolError."""
+    """Return the reply in stored form. Raises Rejected, ProtocolError."""
     reconsume_times = header.reconsume_times or 0
     check_numbers(header.sys_flag, header.born_timestamp, header.flag, reconsume_times)
     check_may_send_to(header.topic)
@@ -123,9 +123,9 @@ def _message(
 async def _push(
     ctx: Context, header: SendMessageRequest | SendMessageRequestV2, message: NewMessage
 ) -> str | None:
-    """Bring the reply to its client; None, or why that was not possible.
+    """Send the reply to its client. Return None, or the reason if that is not possible.
 
-    Raises Rejected where too many wait.
+    Raises Rejected if too many wait.
     """
     properties = decode_properties(message.properties)
     client_id = properties.get(PropertyName.REPLY_TO_CLIENT)

@@ -58,8 +58,8 @@ def check_subscription(data: SubscriptionData) -> None:
 
 
 def memory_of(wanted: Iterable[SubscriptionData]) -> int:
-    """About how many bytes the subscriptions take, and their filters, once a group pulls with
-    them.
+    """Return the approximate size of the subscriptions, and of their filters after a group has
+    pulled with them.
     """
     return sum(
         _EACH
@@ -76,9 +76,9 @@ def memory_of(wanted: Iterable[SubscriptionData]) -> int:
 class Client:
     """One client in one group.
 
-    *seen_at* is the time of its last heartbeat, on the table's clock; *user* is whose credentials
-    that carried, empty without access control; *differs* is what the log was told of how it
-    subscribes otherwise than its group.
+    *seen_at* is the time of its last heartbeat, on the table's clock; *user* is the user of its
+    credentials, empty without access control; *differs* is the difference to the group's
+    subscriptions that the log has reported.
     """
 
     client_id: str
@@ -94,7 +94,8 @@ class Client:
 class Subscription:
     """A group's subscription to a topic.
 
-    Its filter is read with the first pull: a heartbeat may bring a thousand, each of milliseconds.
+    Its filter is parsed with the first pull: a heartbeat may have a thousand, each of which takes
+    milliseconds.
     """
 
     data: SubscriptionData
@@ -107,7 +108,7 @@ class Subscription:
 
     @property
     def fault(self) -> str:
-        """Why its expression cannot be read, if it cannot."""
+        """The reason why its expression cannot be parsed, if it cannot."""
         return self._filter()[1]
 
     def _filter(self) -> tuple[Wanted, str]:
@@ -118,8 +119,8 @@ class Subscription:
 
 @dataclass(slots=True, eq=False)
 class ConsumerGroup:
-    """The members of a group that are online, and what they subscribe to: the last heartbeat
-    decides for all.
+    """The members of a group that are online, and their subscriptions: the last heartbeat applies
+    to all.
     """
 
     name: str
@@ -142,10 +143,10 @@ class ConsumerGroup:
 
     @property
     def audience(self) -> Audience:
-        """Whom a reset concerns.
+        """Return the audience of a reset.
 
-        Members that share the queues may be away for a moment; who broadcasts, and comes later,
-        begins anew.
+        Members that share the queues may be away for a moment; a broadcasting member that joins
+        later begins again anyway.
         """
         return Audience(self.client_ids, others=not self.is_broadcasting)
 
@@ -172,9 +173,9 @@ class ConsumerGroup:
         return before not in (0, fingerprint)
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Take over a heartbeat's subscriptions; True if topics came or went.
+        """Apply a heartbeat's subscriptions. Return True if topics were added or removed.
 
-        A changed expression counts only with a larger version.
+        A changed expression applies only with a larger version.
         """
         changed = False
         topics = set()
@@ -192,8 +193,8 @@ class ConsumerGroup:
 
 
 def filter_of(data: SubscriptionData) -> tuple[Wanted, str]:
-    """The filter of a subscription, or what is wrong with it: like Java, keep a bad one, and answer
-    its pulls with an error.
+    """Return the filter of a subscription, or its error: like Java, keep a bad one, and answer its
+    pulls with an error.
     """
     if data.expression_type != SQL92:
         return tag_codes(data), ""
@@ -244,7 +245,7 @@ class ClientTable:
         return self._count
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
-        """The group, if a member is online."""
+        """Return the group, if a member is online."""
         return self.consumers.get(name)
 
     def may_have_members(self, name: str) -> bool:
@@ -256,7 +257,7 @@ class ClientTable:
         return name in self.consumers or self._now() - since < self._expiry_s
 
     def audience(self, name: str) -> Audience:
-        """Whom a reset of the group concerns."""
+        """Return the audience of a reset of the group."""
         online = self.consumers.get(name)
         return (
             online.audience if online is not None else Audience(others=self.may_have_members(name))
@@ -271,8 +272,8 @@ class ClientTable:
     def producer_connection(self, client_id: str) -> Connection | None:
         """Return the connection of a client that is online as a producer.
 
-        Return None while users on different connections call themselves by its id. With access
-        control anybody may name any id, and could receive the replies to another user's client.
+        Return None while users on different connections use its id. With access control any client
+        may claim any id, and could receive the replies to another user's client.
         """
         users = self._producing.get(client_id, {})
         newest = {next(reversed(connections)) for connections in users.values()}
@@ -316,9 +317,9 @@ class ClientTable:
     def register_consumer(
         self, data: ConsumerData, client: Client, *, with_subscriptions: bool = True
     ) -> None:
-        """A member's heartbeat.
+        """Handle a member's heartbeat.
 
-        Raises Rejected when the table is full, or the group subscribes to too much.
+        Raises Rejected if the table is full, or the group subscribes to too much.
         """
         if len(data.subscriptions) > self._max_subscriptions:
             count, limit = len(data.subscriptions), self._max_subscriptions
@@ -378,8 +379,8 @@ class ClientTable:
         raise Rejected(code, f"the subscriptions of group {data.group} take {size} bytes: {limit}")
 
     def _compare(self, group: ConsumerGroup, data: ConsumerData, client: Client) -> None:
-        """The fault behind most messages that "do not arrive": said once for each member and
-        difference.
+        """Log different subscriptions, which is the fault behind most messages that "do not
+        arrive": once for each member and difference.
         """
         previous = group.members.get(client.connection)
         others = len(group.members) - (previous is not None)
@@ -405,7 +406,7 @@ class ClientTable:
             self._forget_producer(client)
 
     def _forget_producer(self, client: Client) -> None:
-        """Its connection, unless it is in another group by it."""
+        """Remove its connection, unless it is in another group by it."""
         others = (
             self.producers[group][client.connection]
             for group in self._groups_of[client.connection][0]
@@ -431,7 +432,7 @@ class ClientTable:
             self._changed(name)
 
     def drop(self, connection: Connection) -> None:
-        """The connection is gone."""
+        """Forget a closed connection."""
         producing, consuming = self._groups_of.get(connection, (set(), set()))
         for group in list(producing):
             self.unregister_producer(group, connection)
@@ -443,8 +444,8 @@ class ClientTable:
         self._bytes_of.pop(connection, None)
 
     def expired(self) -> list[Connection]:
-        """Connections with a member whose heartbeats have stopped; the caller closes them, which
-        drops them here.
+        """Return connections with a member whose heartbeats have stopped; the caller closes them,
+        which removes them here.
         """
         limit = self._now() - self._expiry_s
         self._lost = {group: at for group, at in self._lost.items() if at >= limit}

@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 
 Render = Callable[[], dict[str, Any]]
-"""Makes the JSON object; runs in a thread, so it must close over values that nobody changes."""
+"""Builds the JSON object; runs in a thread, so it may only use values that do not change."""
 
 
 class TableWriter:
-    """Owned by the event loop; *snapshot* is called there, and what it returns in a thread."""
+    """Owned by the event loop; *snapshot* is called there, and its result in a thread."""
 
     def __init__(self, name: str, table: JsonTable, snapshot: Callable[[], Render]) -> None:
         self._name = name
@@ -43,7 +43,7 @@ class TableWriter:
         return self.written < self.version
 
     def mark(self) -> None:
-        """The table differs from the file; the next ``saved`` writes it."""
+        """Record that the table differs from the file; the next ``saved`` writes it."""
         self.version += 1
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class TableWriter:
             raise StoreError(f"could not save {self._name}: {_why(self._failure)}")
 
     def save_again(self) -> None:
-        """Write in the background what could not be written, at most once a second."""
+        """Write changes in the background that could not be written, at most once a second."""
         if (
             self.unsaved
             and self._writing is None
@@ -91,7 +91,7 @@ class TableWriter:
         return self._writing
 
     async def _write(self) -> None:
-        """Until the file holds the newest version, so that changes made during a write need no
+        """Write until the file has the newest version, so that changes during a write need no
         further trigger.
         """
         version = self.version
@@ -132,11 +132,11 @@ class Counted(Protocol):
 
 
 class ProgressSaver:
-    """Saves a table now and then, and never ahead of the log.
+    """Saves a table from time to time, and never ahead of the log.
 
-    A state is saved only after everything that was put before it is synced: a power cut must not
-    leave progress behind messages that are lost. This matters with flush=async; with flush=sync the
-    log is on disk anyway.
+    A state is saved only after everything that was put before it is synced: otherwise a power cut
+    could leave progress for messages that are lost. This matters with flush=async; with flush=sync
+    the log is on disk anyway.
     """
 
     def __init__(
@@ -193,9 +193,9 @@ class ConfigTable(ABC, Generic[C]):
         *,
         differs: bool = False,
     ) -> None:
-        """Take over the content of the file, however much, and add the built-in entries.
+        """Load the contents of the file, also beyond the limit, and add the built-in entries.
 
-        *differs*: the file does not hold all of *loaded*.
+        *differs*: the file does not have all of *loaded*.
         """
         self._configs = {**built_in, **loaded}
         if len(self._configs) > self._limit:
@@ -226,7 +226,7 @@ class ConfigTable(ABC, Generic[C]):
         return self._configs.get(name)
 
     def all(self) -> Mapping[str, C]:
-        """The live table: do not keep it across an await."""
+        """Return the live table: do not keep it across an await."""
         return self._configs
 
     def __contains__(self, name: str) -> bool:
@@ -239,7 +239,7 @@ class ConfigTable(ABC, Generic[C]):
         return len(self._configs)
 
     def _is_new_miss(self, name: str) -> bool:
-        """Return True if a missing *name* has to be reported: once, until it is made."""
+        """Return True if a missing *name* has to be reported: once, until it is created."""
         if name in self._missed or len(self._missed) >= _MAX_MISSED:
             return False
         self._missed.add(name)

@@ -1,10 +1,10 @@
 """The consumer groups of one broker. Source: SubscriptionGroupManager.java, 5.5.
 
-Retry policy, attributes, system flag and fixed subscriptions are kept and shown. Nothing here acts
-on them; in Java they are for the proxy, POP and lite topics.
+Retry policy, attributes, system flag and fixed subscriptions are stored and shown. Nothing here
+uses them; in Java they are for the proxy, POP and lite topics.
 
-Differs from Java: settings that Java could not read again from the file are refused; what is
-forbidden goes with its group, and one topic's with that topic alone.
+Differs from Java: settings that Java could not read from the file are refused; a group's forbidden
+topics are deleted with the group, and one topic's with that topic only.
 """
 
 import itertools
@@ -37,7 +37,7 @@ MAX_RETRY_QUEUES: Final = 1024
 # pairs of a group and a topic
 MAX_FORBIDDEN: Final = 20_000
 MAX_KEPT_BYTES: Final = 16_384
-"""Limit of one group's settings that the broker only keeps."""
+"""Limit of one group's settings that the broker only stores."""
 
 
 class GroupTable(ConfigTable[SubscriptionGroupConfig]):
@@ -51,7 +51,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         now_ms: Callable[[], int],
         max_groups: int = 20_000,
     ) -> None:
-        """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
+        """Load the file, ours or Apache's (blocking). Raises StoreError, ProtocolError."""
         super().__init__("group", table, now_ms=now_ms, limit=max_groups)
         self.auto_create = auto_create
         stored = table.load() or {}
@@ -60,7 +60,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         )
         forbidden = stored.get("forbiddenTable")
         self._forbidden: dict[str, Any] = forbidden if isinstance(forbidden, dict) else {}
-        """Group to topic to bits of what it may not do there, as the file has it: any JSON."""
+        """Group to topic to bits of the forbidden actions, as in the file: any JSON."""
         self._begin(
             {name: SubscriptionGroupConfig(name=name) for name in BUILT_IN},
             loaded,
@@ -68,10 +68,10 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         )
 
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return None if there is no such group and none may be made.
+        """Return the group; None if it does not exist and must not be created.
 
-        Raises Rejected for a name that no group can have, with Java's code for a group that does
-        not exist. Raises InvalidOption for a full table.
+        Raises Rejected for an invalid name, with Java's code for a group that does not exist.
+        Raises InvalidOption for a full table.
         """
         found = self._configs.get(name)
         if found is not None or not self.auto_create:
@@ -83,7 +83,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return self._put(SubscriptionGroupConfig(name=name))
 
     def miss(self, name: str) -> None:
-        """A member of a group that is not there has come, and none is made."""
+        """Report that a member of an unknown group has connected, and that none is created."""
         if self._is_new_miss(name):
             log.warning(
                 "group %s does not exist, so its member receives no messages: %s",
@@ -125,7 +125,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return not self._forbidden or not self._bits(group).get(topic, 0) & PERM_READ
 
     def forbid_or_allow(self, group: str, topic: str, *, may_read: bool) -> None:
-        """Have *group* read *topic*, or not. Raises InvalidOption for a full table."""
+        """Allow or forbid *group* to read *topic*. Raises InvalidOption for a full table."""
         if may_read == self.may_read(group, topic):
             return
         topics = self._bits(group)
@@ -149,8 +149,8 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         )
 
     def to_json(self, first: int = 0, end: int | None = None) -> dict[str, Any]:
-        """The table as the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG hold it, or the groups of one
-        page of it.
+        """Return the table in the form of the file and of GET_ALL_SUBSCRIPTIONGROUP_CONFIG, or the
+        groups of one page of it.
         """
         return self._render(list(itertools.islice(self._configs.values(), first, end)))()
 

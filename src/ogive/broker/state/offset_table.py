@@ -1,4 +1,4 @@
-"""Progress of each group in each queue, and resets that members have not heard of.
+"""Progress of each group in each queue, and resets that members have not been notified of.
 
 Source: ConsumerOffsetManager.java, 5.3.
 """
@@ -33,8 +33,8 @@ class Asker(NamedTuple):
 
 
 class Audience(NamedTuple):
-    """Whom a reset concerns: *members* by their client ids, and, for as long as members may be
-    away, *others* who come.
+    """Audience of a reset: *members* by their client ids, and, for as long as members may be away,
+    *others* that connect.
     """
 
     members: Collection[str] = ()
@@ -43,7 +43,7 @@ class Audience(NamedTuple):
 
 @dataclass(slots=True)
 class _Heard:
-    """Knowledge of a connection about a reset."""
+    """State of a connection with regard to a reset."""
 
     # that it was given last, by an answer or as it asked for one
     offset: int = -1
@@ -55,7 +55,7 @@ class _Heard:
 
 @dataclass(slots=True)
 class _Note:
-    """A reset of which not everybody has heard. What the others commit is ignored."""
+    """A reset that some clients have not been notified of. Their commits are ignored."""
 
     # those of them that were online
     members: frozenset[str]
@@ -71,11 +71,11 @@ class _Note:
 
 
 class Resets:
-    """A reset is noted for each queue until those have heard of it who may have a place of their
-    own there: the members that were online, and for *away_s* whoever comes.
+    """Resets for each queue, until all clients have been notified that may have a position of their
+    own: the members that were online, and for *away_s* any client.
 
-    Somebody knows when it pulls from an offset that it was given since, or pulls on after it was
-    sent there.
+    A client knows of the reset when it pulls from an offset that it was given since, or pulls again
+    after it was redirected.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Resets:
         away_s: float,
         now: Callable[[], float],
     ) -> None:
-        """*position*: of a group in a topic's queue.
+        """*position*: returns a group's offset in a topic's queue.
 
-        *most*: how many notes, and members in them, there may be now.
+        *most*: returns the limit of resets, and of members in them.
         """
         self._position, self._most, self._away_s, self._now = position, most, away_s, now
         # (topic, group, queue id)
@@ -103,9 +103,10 @@ class Resets:
         return bool(self._notes)
 
     def is_untold(self, group: str, topic: str, queue_id: int, asker: Asker) -> bool:
-        """Return True if the queue was reset and *asker* does not know yet.
+        """Return True if the queue was reset and *asker* has not been notified yet.
 
-        Its commits are ignored until then."""
+        Its commits are ignored until then.
+        """
         note = self._notes.get((topic, group, queue_id))
         if note is None or (
             note.heard is not None
@@ -116,14 +117,14 @@ class Resets:
         return asker.client_id in note.members or self._now() < note.until
 
     def give(self, group: str, topic: str, queue_id: int, asker: Asker, offset: int) -> None:
-        """*asker* is told where the group stands, and may go on from there."""
+        """Record that *asker* gets the group's offset, and may continue there."""
         if self.is_untold(group, topic, queue_id, asker):
             self._notes[topic, group, queue_id].heard_by(asker.connection).offset = offset
 
     def redirect(self, group: str, topic: str, queue_id: int, asker: Asker, at: int) -> int | None:
-        """Return the offset from which *asker*, who pulls from *at*, has to go on instead.
+        """Return the offset at which *asker*, which pulls from *at*, has to continue instead.
 
-        Return None if it knows of the reset, or pulls on though it was told.
+        Return None if it knows of the reset, or pulls again after it was redirected.
         """
         if not self.is_untold(group, topic, queue_id, asker):
             return None
@@ -136,8 +137,8 @@ class Resets:
         return heard.offset
 
     def hint(self, group: str, topic: str, queue_id: int, asker: Asker) -> int | None:
-        """redirect() for a pull that waited when the group was put elsewhere: it may be of a place
-        that *asker* has left, so that the next one is redirected as well.
+        """Redirect a pull that waited during the reset: it may be from a position that *asker* has
+        left, so the next one is redirected as well.
         """
         if not self.is_untold(group, topic, queue_id, asker):
             return None
@@ -146,7 +147,7 @@ class Resets:
         return offset
 
     def forget_old(self) -> None:
-        """Forget the notes for any member that comes, when their time is over."""
+        """Forget the resets for any client whose time is over."""
         now = self._now()
         if now < self._next_until:
             return
@@ -204,8 +205,8 @@ class Resets:
             self.drop(place)
 
     def table(self) -> dict[str, list[int]]:
-        """``{"topic@group": queue ids, "topic@group@client": queue ids}``: whoever comes, and each
-        member.
+        """Return ``{"topic@group": queue ids, "topic@group@client": queue ids}``: for any client,
+        and for each member.
         """
         found: dict[str, list[int]] = {}
         for (topic, group, queue), note in sorted(self._notes.items()):
@@ -214,7 +215,7 @@ class Resets:
         return found
 
     def load(self, entries: Iterable[tuple[str, int]]) -> None:
-        """*entries*: keys of a table(), and one queue each."""
+        """Load *entries*: keys of a table(), and one queue each."""
         told: dict[tuple[str, str, int], set[str]] = {}
         for key, queue in entries:
             topic, _, rest = key.partition("@")
@@ -232,9 +233,9 @@ _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 class OffsetTable:
     """group x topic x queue -> offset.
 
-    In memory; whoever owns it saves a snapshot when ``version`` has moved.
+    In memory; the owner saves a snapshot when ``version`` has changed.
 
-    ``resets`` are what members have not heard of yet.
+    ``resets`` are those that members have not been notified of yet.
     """
 
     def __init__(
@@ -265,12 +266,12 @@ class OffsetTable:
         return max(self._max, self._count)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """None: the group has no progress there."""
+        """Return the offset; None if the group has no progress there."""
         queues = self._queues.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take over a client's progress; it may go back. Raises Rejected when the table is full."""
+        """Store a client's progress; it may go back. Raises Rejected if the table is full."""
         if self._count >= self._max and self.get(group, topic, queue_id) is None:
             raise Rejected(
                 ResponseCode.SYSTEM_BUSY,
@@ -280,8 +281,8 @@ class OffsetTable:
         self.note(group, topic, queue_id, offset)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """commit() for the broker's own progress, and for what its file holds: neither is refused
-        when the table is full.
+        """Store the broker's own progress, and the contents of its file: neither is refused if the
+        table is full.
         """
         queues = self._queues.get((topic, group))
         if queues is None:
@@ -296,9 +297,9 @@ class OffsetTable:
         self._version += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, audience: Audience) -> None:
-        """Put the group elsewhere.
+        """Move the group to another offset.
 
-        *audience*: those who have to learn of it with their next pull.
+        *audience*: the clients to notify with their next pull.
         """
         self.commit(group, topic, queue_id, offset)
         self.resets.note(group, topic, queue_id, audience)
@@ -331,7 +332,7 @@ class OffsetTable:
         return topic in self._topics
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have progress on the topic."""
+        """Return the groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
 
     def remove_topic(
@@ -340,10 +341,9 @@ class OffsetTable:
         online: Mapping[str, Audience] = MappingProxyType({}),
         queue_ids: Collection[int] = (),
     ) -> None:
-        """The topic is deleted.
+        """Forget a deleted topic.
 
-        *online*: groups, and who of them is told to begin anew in *queue_ids* should it be made
-        again.
+        *online*: groups, and their clients that begin again in *queue_ids* if it is created again.
         """
         if topic in self._topics:
             self._remove([key for key in self._queues if key[0] == topic])
@@ -366,11 +366,11 @@ class OffsetTable:
                     del table[name]
 
     def cut(self, end: Callable[[str, int], int | None]) -> int:
-        """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how
-        often that was needed. None: it may stay.
+        """Reset progress beyond the end of its queue, ``end(topic, queue_id)``, to the end; return
+        how often. None: it may stay.
 
-        After a power cut with flush=async the last messages are gone, and the next ones get their
-        offsets: they would be passed over.
+        After a power cut with flush=async the last messages are lost, and the next ones get their
+        offsets: they would be skipped.
         """
         beyond = [
             (topic, group, queue, last)
@@ -385,11 +385,11 @@ class OffsetTable:
         return len(beyond)
 
     def doubt(self) -> None:
-        """Members go on from the progress here, not from their own: the last messages may be gone,
-        and others have their offsets.
+        """Let members continue at the progress here, not at their own: the last messages may be
+        lost, and others have their offsets.
 
-        Progress that is beyond the end tells that, as long as the queue has not grown past it
-        again: a member outlives its broker.
+        Progress beyond the end shows this, as long as the queue has not grown past it again: a
+        member survives a restart of its broker.
         """
         for (topic, group), queues in self._queues.items():
             for queue in queues:

@@ -3,7 +3,7 @@
 Source: RebalanceLockManager.java, 5.3.
 
 Differs from Java: the holders are kept in a file. Otherwise a restarted broker would give a queue
-to the first member that asks, while its holder goes on until its own lease is over: two members
+to the first member that asks, while its holder continues until its own lease ends: two members
 would consume one queue at a time.
 """
 
@@ -54,9 +54,8 @@ class QueueLocks:
         self._writer = TableWriter("queue locks", table, self._snapshot)
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take up what the file holds, also more than the table takes from clients: each is
-        somebody's queue. What is no lock there is passed over: it costs its owner a queue, not the
-        broker its start.
+        """Load the contents of the file, also beyond the limit, because each lock is in use.
+        Invalid entries are ignored: that costs a member its queue, not the broker its start.
         """
         expires_at = self._now() + self._lease_s
         for group, client_id, queue in _stored_locks(stored, self._broker_name):
@@ -72,15 +71,15 @@ class QueueLocks:
             )
 
     async def saved(self) -> None:
-        """Return when the file says who holds what. Raises StoreError."""
+        """Return when the holders are saved. Raises StoreError."""
         if self._writer.unsaved:
             await self._writer.saved()
 
     async def safe(self, group: str, queues: Iterable[MessageQueue]) -> None:
-        """Return once the file says who holds *queues* of the group.
+        """Return when the holders of *queues* of the group are saved.
 
-        Raises StoreError, but not for holders that it has already: while the disk is full, they
-        carry on.
+        Raises StoreError, but not for holders that the file has already: while the disk is full,
+        they continue.
         """
         leases = self._groups.get(group, {})
         if (
@@ -91,7 +90,7 @@ class QueueLocks:
 
     def save_soon(self) -> None:
         """Save released and expired locks in the background: if a restart comes first, it only
-        keeps others out for one lease.
+        delays other members for one lease.
         """
         if self._writer.unsaved:
             self._writer.start()
@@ -127,7 +126,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Only what the client itself holds is freed."""
+        """Release queues that the client itself holds."""
         leases = self._groups.get(group, {})
         ours = [
             queue

@@ -78,7 +78,7 @@ _OF_GROUPS: Final[Mapping[str, range | tuple[str, ...] | None]] = {
     "lite.sub.client.max.event.cnt": range(10, _COUNT),
     "lite.sub.wildcard": None,
 }
-"""With the values that each may have; None: any text."""
+"""Attributes and their valid values; None: any text."""
 _DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
@@ -88,7 +88,7 @@ def keeps_batches(attributes: Mapping[str, str]) -> bool:
 
 
 def change_attributes(current: Mapping[str, str] | None, text: str | None) -> dict[str, str]:
-    """*current* (None for a new topic) after ``+name=value,-name``. Raises InvalidOption."""
+    """Return *current* (None for a new topic) after ``+name=value,-name``. Raises InvalidOption."""
     attributes = dict(current or {})
     seen: set[str] = set()
     for change in filter(None, (text or "").split(",")):
@@ -136,7 +136,7 @@ def _check(current: Mapping[str, str] | None, sign: str, name: str, value: str) 
 def change_group_attributes(
     current: Mapping[str, str] | None, changes: Mapping[str, str]
 ) -> dict[str, str]:
-    """*current* (None for a new group) after ``{"+name": value, "-name": anything}``.
+    """Return *current* (None for a new group) after ``{"+name": value, "-name": anything}``.
 
     Raises InvalidOption.
     """
@@ -238,17 +238,17 @@ class TopicTable(ConfigTable[TopicConfig]):
         check_made: Callable[[TopicConfig], None] = lambda made: None,
         on_made: Callable[[TopicConfig], None] = lambda made: None,
     ) -> None:
-        """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError.
+        """Load the file, ours or Apache's (blocking). Raises StoreError, ProtocolError.
 
-        *complete* makes whole what is left where the file is lost: its backup, or nothing.
-        *check_made* raises InvalidOption for a new topic that must not be made now; *on_made* hears
-        of each new one before anything can be sent to it.
+        *complete* completes the rest of a lost file: its backup, or nothing. *check_made* raises
+        InvalidOption for a new topic that must not be created now; *on_made* is called for each new
+        one before anything can be sent to it.
         """
         super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
         self._refuse_made, self._on_made = check_made, on_made
         self.pending: dict[str, int] = {}
-        """Topics that were made, or got more queues, a moment ago, and the version of the file that
-        says so first: what is sent to one is stored no sooner. Some may be saved by now.
+        """Topics that were created, or got more queues, a moment ago, and the version of the file
+        that has this first: messages to one are not stored before. Some may be saved by now.
         """
         self._auto_create = auto_create
         self._leaving: Collection[str] = ()
@@ -286,7 +286,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return sorted(name for name in self._configs if self.is_system(name))
 
     def is_saved(self, name: str) -> bool:
-        """Return True if the topic and its queues would be there after a crash."""
+        """Return True if the topic and its queues would exist after a crash."""
         if self.pending.get(name, 0) > self._writer.written:
             return False
         self.pending.pop(name, None)
@@ -298,15 +298,15 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._writer.check(self.pending[name])
 
     async def safe(self, name: str) -> None:
-        """Return once the topic is saved. Raises StoreError."""
+        """Return when the topic is saved. Raises StoreError."""
         if not self.is_saved(name):
             await self._writer.saved(self.pending[name])
 
     def served(self, name: str, queue_id: int) -> int:
-        """The queue for a message that waited for its time, or for its commit, and was sent to
-        *queue_id*: that one, or where the topic has fewer queues now, one that is read. Where the
-        topic is gone, or has no queue that is read, the first, which it has as soon as it has any:
-        nobody knows how many it is made again with. A topic that is gone is told of once.
+        """Return the queue for a message that waited for its time, or for its commit, and was sent
+        to *queue_id*: that one or, if the topic has fewer queues now, one that is read. If the
+        topic does not exist, or has no queue that is read, return the first, which it will have
+        with any number of queues. A missing topic is reported once.
         """
         config = self._configs.get(name)
         if config is not None:
@@ -357,8 +357,8 @@ class TopicTable(ConfigTable[TopicConfig]):
     def auto_create_on_send(
         self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False
     ) -> TopicConfig | None:
-        """The topic for a send, made after *default_topic* where it is missing; None when that is
-        not possible.
+        """Return the topic for a send, created from *default_topic* if it is missing; None if that
+        is not possible.
 
         Raises InvalidOption for a bad name or a full table. Source: createTopicInSendMessageMethod.
         """
@@ -376,14 +376,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         )
 
     def ensure_retry(self, group: str, queues: int = 1) -> TopicConfig:
-        """The group's retry topic, whether or not topics are created automatically.
+        """Return the group's retry topic, whether or not topics are created automatically.
 
         Raises InvalidOption.
         """
         return self._ensure(retry_topic(group), queues)
 
     def ensure_dlq(self, group: str) -> TopicConfig:
-        """The group's dead-letter topic. Raises InvalidOption."""
+        """Return the group's dead-letter topic. Raises InvalidOption."""
         return self._ensure(dlq_topic(group), 1)
 
     def ensure_pop_retry(self, name: str) -> TopicConfig:
@@ -391,7 +391,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._ensure(name, 1)
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
-        """Return the topic; make it if it does not exist, even if the table is full.
+        """Return the topic; create it if it does not exist, even if the table is full.
 
         Anyone who may send can fill the table, and groups have a limit of their own.
         """
@@ -418,9 +418,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return put
 
     def switch_auto_create(self, on: bool, default_queues: int) -> None:
-        """The topic after which others are made comes and goes with the switch: its route invites
-        producers.
-        """
+        """Add or remove the default topic with the setting, because its route invites producers."""
         self._auto_create = on
         if on and AUTO_CREATE_TOPIC not in self._configs:
             self._put(_topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT))
@@ -428,9 +426,9 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._note_change()
 
     def mark_ordered(self, names: Iterable[str]) -> None:
-        """Mark the topics that the name server's ORDER_TOPIC_CONFIG names.
+        """Mark the topics in the name server's ORDER_TOPIC_CONFIG as ordered.
 
-        Others stay as they are, since a new topic is entered there after it is made.
+        Others stay as they are, because a new topic is added there after it is created.
         """
         found = [
             config
@@ -444,8 +442,8 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     @contextmanager
     def kept_out(self, names: Collection[str]) -> Iterator[None]:
-        """While what there is of deleted topics goes, nobody makes them again: what was sent to
-        them then would go with it.
+        """Forbid the creation of topics while their deleted predecessors are removed: messages that
+        were sent to them then would be removed as well.
         """
         self._leaving = names
         try:

@@ -1,35 +1,34 @@
-"""Asks producers about transactions that were never ended: CHECK_TRANSACTION_STATE (39).
+"""Checks transactions that were never ended with their producers: CHECK_TRANSACTION_STATE (39).
 
 Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java,
 ProducerManager.java, 5.3.
 
 Behaviour
-- Each round asks one live producer of its group about every transaction that is old enough, the
+- Each round checks every transaction that is old enough with one live producer of its group, the
   oldest first; producers take turns.
 - A transaction is old enough after transaction_timeout, or after its own
   CHECK_IMMUNITY_TIME_IN_SECONDS, and in each round after its first check.
-- A question is counted before it is asked: the half message is stored again at the end of its
-  topic, with TRANSACTION_CHECK_TIMES one higher, and the producer answers with the offsets of that
-  copy.
-- After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an
-  operator to look at.
+- A check is counted before it is sent: the half message is stored again at the end of its topic,
+  with TRANSACTION_CHECK_TIMES one higher, and the producer answers with the offsets of that copy.
+- After transaction_check_max checks the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an
+  operator.
 
 Differs from Java
 - Without a live producer of the group nothing counts: a producer may be away for up to
   transaction_keep_s and still be asked. That time is counted from the first round of this start
-  that missed it, by a clock that nobody can set and that stands still while the machine sleeps:
-  neither downtime nor a step of the wall clock gives up what could be asked about. Java goes by the
-  wall clock.
-- Starts that come more often would keep such a transaction, and the log from there on, for ever. So
-  RETURN_S after one it is given up, too, where its segment of the log has been full for KEEPS times
+  without one, by a clock that nobody can set and that stops while the machine sleeps: neither
+  downtime nor a step of the wall clock ends a transaction that could still be checked. Java uses
+  the wall clock.
+- Frequent restarts would keep such a transaction, and the log from there on, for ever. So RETURN_S
+  after a start it is given up, too, if its segment of the log has been full for KEEPS times
   transaction_keep_s.
-- The age before which nobody is asked counts from when the message was stored, on the broker's own
-  clock; Java takes the producer's.
-- At most max_unanswered_checks questions wait for their answers, so that no producer has to drop
-  any; a round goes on as answers come, or after an interval without them. Java asks for as long as
-  a minute, whatever comes back.
-- With access control only producers whose user may send to the topic are asked: the question
-  carries the message, and any client may claim in a heartbeat that it produces for a group.
+- The age before the first check counts from the store time, on the broker's own clock; Java uses
+  the producer's.
+- At most max_unanswered_checks wait for their answers, so that no producer has to drop any; a round
+  continues as answers arrive, or after an interval without them. Java sends checks for as long as a
+  minute, whether they are answered or not.
+- With access control only producers whose user may send to the topic are asked: the check has the
+  message, and any client may claim in a heartbeat that it produces for a group.
 """
 
 import asyncio
@@ -79,7 +78,7 @@ Read = Callable[[Callable[[], StoredMessage | None]], Awaitable[StoredMessage | 
 
 
 class TransactionChecks:
-    """One round is ``run``. Event-loop only."""
+    """Runs rounds of checks: ``run`` is one round. Event-loop only."""
 
     def __init__(
         self,
@@ -95,8 +94,7 @@ class TransactionChecks:
     ) -> None:
         """*now_s* is the loop's clock; *full_for_s*: see Retention.
 
-        *read* carries out a read of the store, and waits for the disk where it has to, but not on
-        the loop.
+        *read* reads the store, and waits for the disk off the loop if necessary.
         """
         self._transactions, self._clients, self._config, self._read = (
             transactions,
@@ -109,7 +107,7 @@ class TransactionChecks:
         self._turn = itertools.count()
 
     async def run(self) -> None:
-        """One round. Raises StoreError."""
+        """Run one round. Raises StoreError."""
         self._transactions.write_marks()
         due = [
             transaction for transaction in self._transactions.idle() if self._is_due(transaction)
@@ -150,7 +148,7 @@ class TransactionChecks:
         return self._now_ms() - transaction.stored_ms >= immunity_ms
 
     async def _look_at(self, transaction: OpenTransaction) -> bool:
-        """Ask, or give up; whether a producer was asked."""
+        """Send a check, or give up; return True if a check was sent."""
         if _in_use(transaction):
             return False
         name = f"the half message at {transaction.commitlog_offset}"
@@ -205,7 +203,9 @@ class TransactionChecks:
         return transaction.asked
 
     def _is_alone_too_long(self, transaction: OpenTransaction, live: bool) -> bool:
-        """*live*: whether a producer is there to be asked."""
+        """Return True if the transaction has been without a producer for too long. *live*: a
+        producer is online now.
+        """
         if live:
             transaction.alone_since_s = None
             return False
@@ -262,7 +262,7 @@ class TransactionChecks:
             log.debug("the transaction of %s is asked about again later: %s", _name(half), exc)
 
     def _live(self, group: str, topic: str) -> list[Connection]:
-        """Connected producers that keep reading, and are allowed to see messages to *topic*."""
+        """Return connected producers that read their data, and may see messages to *topic*."""
         limit = self._config.server.max_write_buffer_bytes
         return [
             member
@@ -279,8 +279,8 @@ class TransactionChecks:
 def _counted(properties: dict[str, str], checks: int) -> dict[str, str]:
     """Return *properties* with this count.
 
-    If there is no room for it, properties that a broker added are left out. Those of the sender are
-    all committed.
+    If there is no room for it, properties that a broker added are left out. All of the sender's are
+    committed.
     """
     counted = properties | {PropertyName.TRANSACTION_CHECKS: str(checks)}
     for name in (PropertyName.TRACE_ON, PropertyName.MSG_REGION, PropertyName.CLUSTER):

@@ -1,4 +1,4 @@
-"""Half messages: how one is made of what a producer sends, what consumers get of it, and how its
+"""Half messages: how a producer's message becomes one, which message consumers get, and how its
 copies are recognised.
 
 Source: TransactionalMessageBridge.java, EndTransactionProcessor.java, 5.3.
@@ -57,10 +57,10 @@ def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tupl
 
 
 def half_as_sent(message: NewMessage, key: str, own: bytes) -> tuple[NewMessage, NewMessage]:
-    """Return what redirect_half() and for_consumers() make of a message of SendKind.HALF: the half
-    message, and the message for consumers.
+    """Return the results of redirect_half() and for_consumers() for a message of SendKind.HALF: the
+    half message, and the message for consumers.
 
-    *own* are the broker's properties. Neither is checked for its size.
+    *own* are the broker's properties. The size of neither is checked.
     """
     topic, queue_id, body, text, sys_flag, *others = message
     separator = b"" if text[-1] == 2 else b"\x02"
@@ -72,7 +72,9 @@ def half_as_sent(message: NewMessage, key: str, own: bytes) -> tuple[NewMessage,
 
 
 def identity_of(topic: str, properties: Mapping[str, str], born_ms: int, body_crc: int) -> bytes:
-    """16 bytes that copies of one half message, and the message that it becomes, have in common."""
+    """Return 16 bytes that all copies of one half message, and the message for consumers, have in
+    common.
+    """
     # a committed message has only its own
     real_topic = properties.get(PropertyName.REAL_TOPIC, topic)
     return identity(
@@ -85,7 +87,7 @@ def identity_of(topic: str, properties: Mapping[str, str], born_ms: int, body_cr
 
 
 def identity(topic: str, key: str, group: str, born_ms: int, body_crc: int) -> bytes:
-    """identity_of() a message for consumers of *topic*."""
+    """Return identity_of() for a message for consumers of *topic*."""
     return hashlib.blake2b(
         f"{topic}\x02{key}\x02{group}\x02{born_ms}\x02{body_crc}".encode(), digest_size=16
     ).digest()
@@ -101,7 +103,9 @@ def identity_of_record(stored: StoredMessage) -> bytes:
 
 
 def find_half_message(store: MessageStore, commitlog_offset: int) -> StoredMessage | None:
-    """None where the log does not have it any more. Raises StoreError where it cannot be read."""
+    """Return the half message; None if the log no longer has it. Raises StoreError if it cannot be
+    read.
+    """
     record = store.record_at(commitlog_offset)
     return decode_stored(record) if record is not None else None
 
@@ -115,21 +119,21 @@ def half_message(store: MessageStore, commitlog_offset: int) -> StoredMessage:
 
 
 def committed(half: StoredMessage, store_host: bytes) -> NewMessage:
-    """The message that consumers get.
+    """Return the message for consumers.
 
-    It keeps TRAN_MSG and __transactionId__, as in Java, whose clients look at them.
+    It keeps TRAN_MSG and __transactionId__, as in Java, whose clients use them.
     """
     message = as_it_is(half, store_host)._replace(prepared_transaction_offset=half.commitlog_offset)
     return for_consumers(message, decode_properties(half.properties))
 
 
 def as_it_is(half: StoredMessage, store_host: bytes) -> NewMessage:
-    """The half message for another place in its topic."""
+    """Return the half message for another place in its topic."""
     return stored_again(half, (half.topic, half.queue_id), half.properties, store_host)
 
 
 def for_consumers(half: NewMessage, properties: Mapping[str, str]) -> NewMessage:
-    """*half* as it is committed; *properties* are those that its client sent, and what
+    """Return *half* in its committed form; *properties* are those of its client, and those that
     redirect_half() added.
     """
     topic, queue = properties[PropertyName.REAL_TOPIC], properties[PropertyName.REAL_QUEUE_ID]
@@ -148,7 +152,7 @@ def for_consumers(half: NewMessage, properties: Mapping[str, str]) -> NewMessage
 
 
 def _ready_message(half: NewMessage, topic: str, queue_id: int, properties: bytes) -> NewMessage:
-    """*half* for consumers of this queue, with these properties."""
+    """Return *half* for consumers of this queue, with these properties."""
     _, _, body, _, sys_flag, *others = half
     return _new_message(
         NewMessage,

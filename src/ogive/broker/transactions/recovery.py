@@ -1,9 +1,9 @@
-"""Finds the open transactions at the start: half messages without a mark, read from where the last
-run had got to.
+"""Finds the open transactions at the start: half messages without a mark, from the saved position
+on.
 
 A power cut may keep a mark and lose the record that was written with it. So a mark says how far
 before it that record starts, and does not count if the record is missing. A crash of Apache's
-broker may leave a committed message without its mark: the transaction counts as committed then, and
+broker may leave a committed message without its mark: then the transaction counts as committed, and
 the mark is added.
 """
 
@@ -47,7 +47,7 @@ class Found:
 
 
 def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served) -> Found:
-    """Blocking. Raises StoreError."""
+    """Find the open transactions. Blocking. Raises StoreError."""
     first = max(
         offsets.get(TRANSACTION_GROUP, OP_HALF_TOPIC, 0) or 0, store.min_offset(OP_HALF_TOPIC, 0)
     )
@@ -80,7 +80,7 @@ def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served)
 
 
 def _read_marks(store: MessageStore, first: int, found: Found) -> set[int]:
-    """The places that are marked; what else the marks tell goes into *found*."""
+    """Return the marked places; other data of the marks is added to *found*."""
     marked: set[int] = set()
     for at, mark in _records(store, OP_HALF_TOPIC, 0, first):
         # many in one: Apache's since 5.0
@@ -99,7 +99,7 @@ def _read_marks(store: MessageStore, first: int, found: Found) -> set[int]:
 
 
 def _counts(store: MessageStore, mark: StoredMessage) -> bool:
-    """Return True if the record that *mark* was written with exists."""
+    """Return True if the record that was written with *mark* exists."""
     if mark.flag <= 0:
         return True
     return store.record_at(mark.commitlog_offset - mark.flag) is not None
@@ -108,7 +108,7 @@ def _counts(store: MessageStore, mark: StoredMessage) -> bool:
 def _note_committed(
     store: MessageStore, opened: dict[bytes, OpenTransaction], served: Served
 ) -> None:
-    """Note the decision where a crash came between a commit and its mark."""
+    """Set the decision if a crash came between a commit and its mark."""
     sent_to = _real_places(store, opened.values())
     now = [(topic, served(topic, queue_id)) for topic, queue_id in sent_to]
     # the topic was gone when they were committed, and may be there again
@@ -144,8 +144,8 @@ def _real_places(
 def _records(
     store: MessageStore, topic: str, queue_id: int, offset: int
 ) -> Iterator[tuple[int, StoredMessage]]:
-    """(queue offset, record) from *offset* to the queue's end; offsets without a record are passed
-    over.
+    """Yield (queue offset, record) from *offset* to the queue's end; offsets without a record are
+    skipped.
     """
     end = store.max_offset(topic, queue_id)
     while offset < end:
@@ -161,7 +161,7 @@ def _records(
 
 
 def _transaction(place: int, stored: StoredMessage) -> OpenTransaction | None:
-    """The transaction of a half message; None if it could never be delivered or ended."""
+    """Return the transaction of a half message; None if it could never be delivered or ended."""
     properties = decode_properties(stored.properties)
     place_of = real_place(properties)
     if place_of is None or PropertyName.PRODUCER_GROUP not in properties:

@@ -1,6 +1,6 @@
-"""The state of open transactions, each part of it bounded.
+"""The state of open transactions, with a limit for each part.
 
-See transaction_table.py for what happens to them.
+See transaction_table.py for its use.
 """
 
 from collections import OrderedDict, deque
@@ -20,12 +20,14 @@ MAX_READY_BYTES: Final = 16 * 1024 * 1024
 _OBJECT_BYTES: Final = 512
 
 Ended = Callable[[StoreError | None], None]
-"""Called once the end of a transaction is safe, or could not be stored."""
+"""Called when the end of a transaction is safe, or could not be stored."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenTransaction:
-    """One that is open. *commitlog_offset* and *stored_ms* are those of its newest half message."""
+    """An open transaction. *commitlog_offset* and *stored_ms* are those of its newest half
+    message.
+    """
 
     identity: bytes
     topic: str
@@ -47,7 +49,7 @@ class OpenTransaction:
     # a producer was, and has not answered yet
     asked: bool = False
     checked: bool = False
-    """Set from the first check on, also of an earlier run: each round asks then."""
+    """Set at the first check, also of an earlier run: from then on it is checked in each round."""
     # by the loop's clock; None unless the last look found nobody to be asked
     alone_since_s: float | None = None
 
@@ -63,14 +65,14 @@ class Step(NamedTuple):
     ready: NewMessage | None
     """The message for consumers of a half message; None for an end."""
     place: int
-    """Offset of the half message that an end names."""
+    """Offset of the half message of an end."""
     messages: list[NewMessage]
     """The messages that are stored."""
 
 
 class MarkProgress:
-    """From which offset on the next start has to read the op topic: it needs the marks of the half
-    messages that it reads again.
+    """The offset from which on the next start has to read the op topic: it needs the marks of the
+    half messages that it reads again.
     """
 
     def __init__(self, first: int) -> None:
@@ -82,7 +84,7 @@ class MarkProgress:
         return len(self._marks)
 
     def add(self, op_offset: int, half_offsets: Iterable[int]) -> None:
-        """The mark at *op_offset* is for these half messages."""
+        """Add the mark at *op_offset* for these half messages."""
         highest = max(half_offsets, default=-1)
         if self._marks:
             highest = max(highest, self._marks[-1][1])
@@ -94,15 +96,17 @@ class MarkProgress:
             )
 
     def first_needed(self, half_offset: int) -> int:
-        """The first mark that a start needs if it reads half messages from *half_offset* on."""
+        """Return the first mark that a start needs if it reads half messages from *half_offset*
+        on.
+        """
         while self._marks and self._marks[0][1] < half_offset:
             self._first = self._marks.popleft()[0]
         return self._first
 
 
 class ReadyMessages:
-    """Messages that commits store, by the place of their half message; the oldest are dropped
-    beyond MAX_READY_BYTES.
+    """Messages that commits store, by the place of their half message; above MAX_READY_BYTES the
+    oldest are dropped.
     """
 
     def __init__(self) -> None:

@@ -89,8 +89,8 @@ def _as_sent(_topic: str, queue_id: int) -> int:
 
 
 class EndedOfTopic:
-    """Ends of a topic's transactions: how many ended how, and for how many seconds committed ones
-    were open.
+    """Ends of a topic's transactions: the number by outcome, and the sum of the seconds that
+    committed ones were open.
     """
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Transactions:
         self._stray: list[int] = []
         self._ready = ReadyMessages()
         self.ended: ByTopic[EndedOfTopic] = ByTopic(EndedOfTopic)
-        """By topic, since the start; those that are given up count as rolled back."""
+        """By topic, since the start; transactions that are given up count as rolled back."""
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -140,8 +140,8 @@ class Transactions:
         return self._open.get(identity)
 
     def at(self, place: int, commitlog_offset: int) -> OpenTransaction | None:
-        """The undecided transaction whose newest half message is at *place* and *commitlog_offset*;
-        None unless the message that a commit would store is in memory.
+        """Return the undecided transaction whose newest half message is at *place* and
+        *commitlog_offset*; None unless the message for consumers is in memory.
         """
         found = self._places.get(place)
         if (
@@ -154,7 +154,7 @@ class Transactions:
         return found if found.queue_offset == place else None
 
     def undecided(self, place: int, commitlog_offset: int, group: str) -> None:
-        """Its producer has answered that it does not know yet."""
+        """Record that its producer has answered that it does not know yet."""
         found = self._places.get(place)
         if (
             found is not None
@@ -165,18 +165,18 @@ class Transactions:
 
     @property
     def ending(self) -> int:
-        """Ends that are not safe yet."""
+        """Return the number of ends that are not safe yet."""
         return sum(
             found.decision is not None and found.identity not in self._settled
             for found in self._open.values()
         )
 
     def outcome(self, identity: bytes) -> Decision | None:
-        """Return how a transaction ended, if that is remembered."""
+        """Return how a transaction ended, if it is still known."""
         return self._settled.get(identity)
 
     def idle(self) -> list[OpenTransaction]:
-        """Return the transactions that nothing changes at the moment, oldest place first."""
+        """Return the transactions that are not being changed at the moment, oldest place first."""
         return [
             found
             for found in dict.fromkeys(self._places.values())
@@ -195,8 +195,8 @@ class Transactions:
         return find_half_message(self._store, transaction.commitlog_offset)
 
     def needed_from(self) -> int:
-        """The commit-log offset of the oldest open transaction: the log must be kept from there
-        on.
+        """Return the commit-log offset of the oldest open transaction, from which on the log must
+        be kept.
         """
         return min(
             [found.commitlog_offset for found in self._open.values()],
@@ -206,7 +206,7 @@ class Transactions:
     # --- progress ---------------------------------------------------------------------------------
 
     def note_progress(self, offsets: OffsetTable) -> None:
-        """Note in *offsets* from where the next start has to read the two topics."""
+        """Set the offsets in *offsets* from which the next start has to read the two topics."""
         half = next(iter(self._places), self._half_end)
         marks = self._marks.first_needed(half)
         if half:
@@ -216,9 +216,10 @@ class Transactions:
     # --- opening ----------------------------------------------------------------------------------
 
     def accept(self, message: NewMessage, properties: Mapping[str, str], done: PutDone) -> PutDone:
-        """The callback to store a half message with: it opens the transaction, then calls *done*.
+        """Return the callback for a stored half message: it opens the transaction, then calls
+        *done*.
 
-        *properties* are those of the message. Raises what opening() raises.
+        *properties* are those of the message. Raises the errors of opening().
         """
         key, group = (
             properties.get(PropertyName.UNIQ_KEY, ""),
@@ -237,8 +238,8 @@ class Transactions:
         done: PutDone,
         immunity_ms: int | None = None,
     ) -> PutDone:
-        """accept() for a caller that has the message for consumers, the key and the group at
-        hand.
+        """Like accept(), for a caller that already has the message for consumers, the key and the
+        group.
         """
         return partial(
             self._accepted, self.opening(message, ready, key, group, immunity_ms), ready, done
@@ -252,11 +253,11 @@ class Transactions:
         group: str,
         immunity_ms: int | None = None,
     ) -> OpenTransaction:
-        """A transaction for a half message that is about to be stored; *ready* is the message that
-        a commit gives to consumers.
+        """Return a transaction for a half message that will be stored; *ready* is its message for
+        consumers.
 
-        Raises Rejected when too many are open, and for one that nobody could be asked about;
-        InvalidOption for one whose end would fit no segment.
+        Raises Rejected if too many are open, and for one that could not be checked with any
+        producer; InvalidOption for one whose end would fit into no segment.
         """
         if len(group) > MAX_RESOURCE_LENGTH:
             raise Rejected(
@@ -288,7 +289,7 @@ class Transactions:
         done(result)
 
     def opened(self, opened: OpenTransaction, ready: NewMessage, stored: PutResult) -> None:
-        """The half message of opening() is stored."""
+        """Add the transaction of a stored half message, see opening()."""
         opened.opened_ms = stored.store_timestamp_ms
         self._half_end = stored.queue_offset + 1
         known = self._open.get(opened.identity)
@@ -316,7 +317,7 @@ class Transactions:
     def _unplace(
         self, transaction: OpenTransaction, places: Sequence[int], stored: Sequence[PutResult]
     ) -> None:
-        """They are marked; the marks are the last of *stored*."""
+        """Record the marks, which are the last of *stored*."""
         self._marks.add(stored[-1].queue_offset, places)
         for place in places:
             del self._places[place]
@@ -328,7 +329,7 @@ class Transactions:
     def end(self, transaction: OpenTransaction, decision: Decision, ended: Ended | None) -> None:
         """Commit or roll back.
 
-        Raises Rejected if it is being ended the other way at this moment, StoreError.
+        Raises Rejected if it is being ended with the other decision at this moment, StoreError.
         """
         if transaction.decision not in (None, decision):
             raise Rejected(
@@ -342,7 +343,7 @@ class Transactions:
             transaction.waiting.append(ended)
 
     def in_memory(self, ending: Ending) -> OpenTransaction | None:
-        """Return the transaction that *ending* names if begin_end() can end it."""
+        """Return the transaction of *ending* if begin_end() can end it."""
         found = self.at(ending.queue_offset, ending.commitlog_offset)
         if found is None or found.group != ending.group or found.moving or len(found.places) > 1:
             return None
@@ -379,7 +380,7 @@ class Transactions:
     ) -> None:
         """Finish *steps*, whose messages were stored together, or were not.
 
-        *done* gets where the half messages are; other messages are counted in *traffic*.
+        *done* gets the places of the half messages; other messages are counted in *traffic*.
         """
         if isinstance(result, OgiveError):
             failed = result if isinstance(result, StoreError) else StoreError(str(result))
@@ -404,13 +405,13 @@ class Transactions:
         done(halves)
 
     def end_failed(self, transaction: OpenTransaction, error: StoreError) -> None:
-        """Its end was not stored."""
+        """Undo an end that was not stored."""
         transaction.decision = None
         log.warning("could not end a transaction, its producer will be asked again: %s", error)
         self._answer(transaction, error)
 
     def drop(self, transaction: OpenTransaction, message: NewMessage | None) -> None:
-        """Give up on it; *message* is a copy for operators. Raises StoreError."""
+        """Give up a transaction; *message* is a copy for operators. Raises StoreError."""
         self._put_marked(transaction, message, self._ended)
         transaction.decision = Decision.ROLLBACK
 
@@ -447,7 +448,9 @@ class Transactions:
             )
 
     def _mark(self, place: int, before: int = 0) -> NewMessage:
-        """*before*: the size of the record right before it, without which it does not count."""
+        """Return the mark. *before*: the size of the record right before it; the mark counts only
+        if that exists.
+        """
         host = self._store_host
         return _new_message(
             NewMessage,
@@ -475,7 +478,7 @@ class Transactions:
     def _leave_places(
         self, transaction: OpenTransaction, places: Sequence[int], result: Sequence[PutResult]
     ) -> None:
-        """They are marked, and the transaction has ended."""
+        """Finish an end that was marked."""
         self._unplace(transaction, places, result)
         self._answer(transaction, None)
         # of copies of its half message that arrived in between, or of a great many
@@ -582,7 +585,7 @@ class Transactions:
             log.info("%d transactions are open", len(self._open))
 
     def start(self, put: Put, store_host: bytes) -> None:
-        """Repair what a crash left behind: commits without their mark, and marks without their
+        """Repair the results of a crash: commits without their mark, and marks without their
         commit.
 
         *put* stores messages, all or none, and calls back in the order of their offsets.
@@ -603,7 +606,9 @@ class Transactions:
         self._stray.clear()
 
     def _move_away(self, transaction: OpenTransaction) -> None:
-        """From a place whose mark does not count: Apache's broker would believe it."""
+        """Move a half message from a place whose mark does not count, because Apache's broker would
+        believe the mark.
+        """
         try:
             self.move(
                 transaction,
