@@ -18,9 +18,9 @@ RETRY_LIMIT: Final = (
 _ASKS: Final = "Asks for the password, or takes it from the first line of standard input."
 _RULE: Final = (
     "The most specific matching rule decides: a name before a prefix before a whole kind. "
-    "What no rule allows is denied. "
-    "There is one rule for each user and resource: a new one takes the place of the old "
-    "one, so name all actions."
+    "Without a matching rule the request is denied. "
+    "There is one rule for each user and resource: a new one replaces the old one, so name all "
+    "actions."
 )
 _RULE_OPTIONS: Final = (
     option("user", metavar="NAME"),
@@ -269,13 +269,13 @@ TOPIC: Final = CommandGroup(
                 option(
                     "--message-type",
                     choices=MESSAGE_TYPES,
-                    help="what the topic is for; brokers that check it refuse the rest: `ogive up "
-                    "--enforce-message-types`, Apache's proxies",
+                    help="type of its messages; Apache's proxies, and brokers that run with `ogive "
+                    "up --enforce-message-types`, refuse other types",
                 ),
                 option(
                     "--whole-batches",
                     action="store_true",
-                    help="keep each batch as one record (queue.type=BatchCQ); stays so",
+                    help="keep each batch as one record (queue.type=BatchCQ); cannot be changed",
                 ),
                 *CLUSTER,
                 JSON,
@@ -304,7 +304,7 @@ TOPIC: Final = CommandGroup(
                 option(
                     "--message-type",
                     choices=MESSAGE_TYPES,
-                    help="what the topic is for; UNSPECIFIED: anything",
+                    help="type of its messages; UNSPECIFIED: any type",
                 ),
                 option("--dry-run", action="store_true", help="only show what would change"),
                 YES,
@@ -401,7 +401,7 @@ GROUP: Final = CommandGroup(
                         dest="broadcast",
                         action="store_false",
                         default=None,
-                        help="members may not",
+                        help="members may not broadcast",
                     ),
                 ),
                 either(
@@ -417,7 +417,7 @@ GROUP: Final = CommandGroup(
                         dest="enabled",
                         action="store_false",
                         default=None,
-                        help="members get nothing until --enable",
+                        help="members get no messages until --enable",
                     ),
                 ),
                 option("--dry-run", action="store_true", help="only show what would change"),
@@ -455,7 +455,7 @@ GROUP: Final = CommandGroup(
                 option(
                     "--broker",
                     metavar="NAME",
-                    help="whose queue, where the topic lives on several brokers",
+                    help="the broker of the queue, if the topic is on several brokers",
                 ),
                 option("--dry-run", action="store_true", help="only show what would change"),
                 YES,
@@ -480,17 +480,16 @@ GROUP: Final = CommandGroup(
         Command(
             "clone",
             "group_commands:clone_group",
-            "put a group where another one stands in a topic",
-            "In those queues in which the other has a place. Members may be online. Shows the "
-            "change "
-            "and asks first where messages would be "
-            "skipped or delivered again.",
+            "give a group the offsets of another one in a topic",
+            "Queues in which the other group has no offset stay as they are. Members may be "
+            "online. Shows the change and asks first if messages would be skipped or delivered "
+            "again.",
             parts=(
-                option("source", help="the group whose place is taken over; it stays where it is"),
+                option("source", help="the group with the offsets; it is not changed"),
                 option(
                     "group",
                     metavar="target",
-                    help="the group that is put there; `ogive group create` makes a new one",
+                    help="the group that gets them; `ogive group create` creates a new one",
                 ),
                 option("topic"),
                 option("--dry-run", action="store_true", help="only show what would change"),
@@ -566,7 +565,7 @@ CHECK: Final = CommandGroup(
             "test that a group is not too far behind",
             "Exit code 0: within the limit; 3: above it; 1: unknown, because a broker is away, no "
             "member is online, or the group "
-            "has no position in what it consumes.",
+            "has no position in a topic that it consumes.",
             parts=(
                 option("group"),
                 option(

@@ -38,7 +38,8 @@ SEND: Final = Command(
             default=[],
             dest="keys",
             metavar="KEY",
-            help="to look the message up by, such as an order number; may be given several times",
+            help="a key to find the message by, such as an order number; may be given several "
+            "times",
         ),
         option(
             "--property",
@@ -66,7 +67,7 @@ SEND: Final = Command(
                 "--delay",
                 type=float,
                 metavar="SECONDS",
-                help="deliver so much later; brokers before 5.0 deliver at once",
+                help="deliver after this time; brokers before 5.0 deliver at once",
             ),
         ),
         *CLUSTER,
@@ -183,9 +184,8 @@ DEAD_LETTER: Final = CommandGroup(
             "send",
             "lookup_commands:redrive",
             "send dead letters to their group again",
-            "Only this group gets them, with all retries again. They stay in the list: sending "
-            "twice "
-            "delivers twice.",
+            "Only this group gets them, with all retries again. They stay in the list, so if you "
+            "send one twice, it is delivered twice.",
             parts=(
                 option("group"),
                 option("ids", nargs="*", metavar="ID", help="ids from `ogive dead-letter list`"),
@@ -223,16 +223,14 @@ _BENCH: Final = (
 
 BENCH: Final = CommandGroup(
     "bench",
-    "measure how fast a cluster takes messages and gives them back",
+    "measure how fast a cluster stores and delivers messages",
     commands=(
         Command(
             "produce",
             "bench:produce",
             "send messages and show rate and latency",
-            "A line each second: all messages so far, rate and times of that second. Then the "
-            "total, "
-            "up to the last message. Exit code 1: a "
-            "send failed.",
+            "Prints a line each second: all messages so far, rate and times of that second. Then "
+            "the total, up to the last message. Exit code 1: a send failed.",
             parts=(
                 option(
                     "--topic",
@@ -261,10 +259,8 @@ BENCH: Final = CommandGroup(
             "consume",
             "bench:consume",
             "receive messages, the oldest first, and show the rate",
-            "A line each second: all messages so far, and the rate of that second. Then the total, "
-            "up "
-            "to the last message. Exit code 1: none "
-            "came.",
+            "Prints a line each second: all messages so far, and the rate of that second. Then the "
+            "total, up to the last message. Exit code 1: no message arrived.",
             parts=(
                 option(
                     "--topic",

@@ -172,11 +172,10 @@ PIPELINE: Final = CommandGroup(
             "redrive",
             "pipeline_commands:redrive",
             "send dead letters back to their topics",
-            "Without --yes it only shows what it would send. A ledger remembers what was sent, so "
-            "that "
-            "no letter is sent twice.",
+            "Without --yes it only shows what it would send. A ledger records the sent letters, so "
+            "that no letter is sent twice.",
             parts=(
-                option("group", help="whose dead letters"),
+                option("group", help="the group of the dead letters"),
                 option("--state", required=True, metavar="DIR", help="keeps the ledger"),
                 option(
                     "--where",
@@ -288,19 +287,19 @@ PIPELINE: Final = CommandGroup(
             "compare two topics, or a topic and an archive, by key",
             "Exit code 0: the same; 3: something is missing, extra or different.",
             parts=(
-                option("left", help=f"what should be there: {_PLACE}"),
-                option("right", help="what is there, in the same form"),
+                option("left", help=f"the expected messages: {_PLACE}"),
+                option("right", help="the actual messages, in the same form"),
                 option(
                     "--key",
                     default="keys",
                     metavar="SQL",
-                    help="what joins both sides, for example get_json_object(body, '$.flight')",
+                    help="key that joins both sides, for example get_json_object(body, '$.flight')",
                 ),
                 option(
                     "--body",
                     default="body",
                     metavar="SQL",
-                    help="what must be equal (default: body)",
+                    help="expression that must be equal (default: body)",
                 ),
                 option(
                     "--where",

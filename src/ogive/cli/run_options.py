@@ -32,9 +32,8 @@ def _console_address(needed: str) -> tuple[Option, ...]:
         option(
             "--console-credentials",
             metavar="FILE",
-            help="what browsers have to log in with, as lines accessKey: NAME and secretKey: "
-            "SECRET; "
-            f"{needed}",
+            help="the user and password for browsers, as lines accessKey: NAME and secretKey: "
+            f"SECRET; {needed}",
         ),
         option(
             "--console-name",
@@ -124,24 +123,23 @@ UP: Final = Command(
             option(
                 "--name-servers",
                 metavar="HOST:PORT,...",
-                help="register the broker at these name servers, too, whose clients then find it; "
-                "each "
-                "broker needs its own --broker-name",
+                help="register the broker at these name servers, too, so that their clients find "
+                "it; each broker needs its own --broker-name",
             ),
             option(
                 "--name-servers-credentials",
                 metavar="FILE",
-                help="a user of theirs, as lines accessKey: NAME and secretKey: SECRET",
+                help="a user of these name servers, as lines accessKey: NAME and secretKey: SECRET",
             ),
             option(
                 "--name-servers-cafile",
                 metavar="FILE",
-                help="use TLS with them, and trust the authorities in this file",
+                help="use TLS to these name servers, and trust the authorities in this file",
             ),
             option(
                 "--no-name-server",
                 action="store_true",
-                help="run none here: clients find the broker at those of --name-servers",
+                help="run no name server here: clients find the broker at --name-servers",
             ),
             option(
                 "--no-broker",
@@ -204,15 +202,14 @@ UP: Final = Command(
                 metavar="BYTES",
                 type=int,
                 default=64 * MIB,
-                help="size of the log's files in a new directory; the others keep theirs (default: "
-                "67108864, 64 MiB)",
+                help="size of the log's files in a new directory; an existing one keeps its size "
+                "(default: 67108864, 64 MiB)",
             ),
             option(
                 "--empty-log",
                 action="store_true",
-                help="for one start: begin a new log where commitlog is empty and other files tell "
-                "of "
-                "messages, instead of refusing",
+                help="for one start: begin a new log if commitlog is empty although other files "
+                "refer to messages, instead of refusing to start",
             ),
             option(
                 "--keep-hours",
@@ -238,9 +235,8 @@ UP: Final = Command(
                 "--delete-young-above",
                 metavar="PERCENT",
                 type=float,
-                help="while the disk is fuller, delete the oldest messages whatever their age "
-                "(default: "
-                "never; a full disk then refuses sends)",
+                help="while the disk is fuller than this, delete the oldest messages at any age "
+                "(default: never; on a full disk sends are refused)",
             ),
         ),
         titled(
@@ -299,9 +295,8 @@ UP: Final = Command(
                 metavar="N",
                 type=int,
                 default=1_000_000,
-                help="refuse timer messages while N wait, each in some 800 bytes of memory "
-                "(default: "
-                "1000000)",
+                help="refuse timer messages while N wait, each in about 800 bytes of memory "
+                "(default: 1000000)",
             ),
             option(
                 "--delay-levels",
@@ -315,58 +310,54 @@ UP: Final = Command(
                 metavar="SECONDS",
                 type=float,
                 default=0.0,
-                help="store a message once that its producer repeats within SECONDS with its "
-                "unique key "
-                "and body (default: 0, store all)",
+                help="store a message only once if its producer sends it again within SECONDS, "
+                "with the same unique key and body (default: 0, store all)",
             ),
             option(
                 "--transaction-timeout",
                 metavar="SECONDS",
                 type=float,
                 default=6.0,
-                help="age at which a producer is first asked about an open transaction (default: "
-                "6)",
+                help="age at which an open transaction is first checked with a producer "
+                "(default: 6)",
             ),
             option(
                 "--transaction-check-interval",
                 metavar="SECONDS",
                 type=float,
                 default=30.0,
-                help="time between two rounds of such questions (default: 30)",
+                help="time between two rounds of such checks (default: 30)",
             ),
             option(
                 "--transaction-check-max",
                 metavar="N",
                 type=int,
                 default=15,
-                help="questions before giving up (default: 15)",
+                help="checks of a transaction before it is given up (default: 15)",
             ),
             option(
                 "--max-open-transactions",
                 metavar="N",
                 type=int,
                 default=100_000,
-                help="refuse transactional messages while N are open, each in some 800 bytes of "
-                "memory "
-                "(default: 100000)",
+                help="refuse transactional messages while N are open, each in about 800 bytes of "
+                "memory (default: 100000)",
             ),
             option(
                 "--max-unanswered-checks",
                 metavar="N",
                 type=int,
                 default=2_000,
-                help="questions about open transactions that may wait for their answers before "
-                "more are "
-                "asked (default: 2000)",
+                help="limit of checks that wait for an answer; more are sent as answers arrive "
+                "(default: 2000)",
             ),
             option(
                 "--busy-poll",
                 metavar="MICROSECONDS",
                 type=float,
                 default=200.0,
-                help="look for so long for the next request of a client that sends one after "
-                "another "
-                "before sleeping (default: 200; 0: sleep)",
+                help="before sleeping, poll for this long for the next request of a client that "
+                "sends one after another (default: 200; 0: never poll)",
             ),
         ),
         titled(
@@ -399,8 +390,8 @@ UP: Final = Command(
                 metavar="SECONDS",
                 type=float,
                 default=0.0,
-                help="after a signal to stop, answer /ready with 503 and serve on for so long, so "
-                "that a balancer sends nobody any more (default: 0)",
+                help="after a signal to stop, answer /ready with 503 and still serve requests for "
+                "this long, so that a load balancer sends no new clients (default: 0)",
             ),
             option(
                 "--console-port",
@@ -437,9 +428,8 @@ CONSOLE: Final = Command(
     "console",
     "console_command:run",
     "serve web pages that show a cluster, ours or Apache's, until Ctrl-C or SIGTERM",
-    "They only show: topics, groups, lag, messages, dead letters, and the command that acts on "
-    "each. `ogive up --console-port PORT` "
-    "serves them beside a broker.",
+    "The pages are read-only: topics, groups, lag, messages, dead letters, with the commands for "
+    "each. `ogive up --console-port PORT` serves them beside a broker.",
     parts=(
         option(
             "--port",
