@@ -34,7 +34,7 @@ from typing import Any, Final
 from ogive.client.consumer.group_client import MAX_RETRIES
 from ogive.client.consumer.listener_call import call, call_async
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
-from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState, offsets_of
 from ogive.client.consumer.rebalance import lease_time
 from ogive.client.consumer.send_back import (
     CopyRefused,
@@ -214,7 +214,7 @@ class OrderlyService:
                 process_queue.taken, len(messages), done, result
             )
             if finished:
-                self._group.finish(process_queue, [message.queue_offset for message in finished])
+                self._group.finish(process_queue, offsets_of(finished))
             if (
                 result.rolled_back
                 and process_queue.state is QueueState.ACTIVE

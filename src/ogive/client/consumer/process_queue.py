@@ -248,13 +248,15 @@ class ProcessQueue:
         done = 0
         while done < len(offsets) and self._blocks:
             block = self._blocks[self._block_at(offsets[done])]
-            start = block.index(offsets[done])
-            count = min(len(offsets) - done, len(block.messages) - start)
-            if count and block.offsets[start : start + count] == offsets[done : done + count]:
-                self._finish(block, start, start + count)
-                done += count
+            start = stop = block.index(offsets[done])
+            end = min(len(block.messages), start + len(offsets) - done)
+            while stop < end and block.offsets[stop] == offsets[done]:
+                stop += 1
+                done += 1
+            if stop > start:
+                self._finish(block, start, stop)
             else:
-                self._ack_range(offsets[done], offsets[done] + 1)
+                # it is not here
                 done += 1
 
     def _block_at(self, offset: int) -> int:
@@ -290,11 +292,9 @@ class ProcessQueue:
 
     def _readable(self) -> Iterator[MessageExt]:
         for block in self._blocks:
-            messages = block.unfinished()
-            if block.has_compressed:
-                yield from (one for one in messages if not one.is_compressed)
-            else:
-                yield from messages
+            for message in itertools.islice(block.messages, block.low, None):
+                if message is not None and not (block.has_compressed and message.is_compressed):
+                    yield message
 
     # --- looking ----------------------------------------------------------------------------------
 
