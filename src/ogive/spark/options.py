@@ -77,7 +77,7 @@ _SINK: Final = (
     "invalidRows",
     "deadLetterTopic",
 )
-_COLUMNS: Final = (
+SINK_COLUMNS: Final = (
     "body",
     "tags",
     "keys",
@@ -89,7 +89,7 @@ _COLUMNS: Final = (
     "queueId",
     "uniqueKey",
 )
-"""The columns of the sink, which other connectors have as options."""
+"""The columns of the sink except topic, which other connectors have as options."""
 # writeStream passes its own options to the sink
 _SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
 _SAID_ELSEWHERE: Final = {
@@ -192,7 +192,7 @@ _REPEATED: Final = "a request is repeated for 30 seconds, and Spark repeats the 
 _DELIVERIES: Final = "the option is delivery: atLeastOnce, idempotent or transactional"
 _SAID_OF_WRITES: Final = (
     {name.lower(): f"{name} is an option of reading" for name in _SOURCE if name not in _SINK}
-    | {name.lower(): f"a column {name} says it for each row" for name in _COLUMNS}
+    | {name.lower(): f"a column {name} says it for each row" for name in SINK_COLUMNS}
     | _SAID_ELSEWHERE
     | {
         "group": "the option is producerGroup",
@@ -241,6 +241,7 @@ Queues = dict[str, dict[str, frozenset[int]]]
 
 Delivery = Literal["atLeastOnce", "idempotent", "transactional"]
 
+StartingStrategy = Literal["error", "latest"]
 InvalidRows = Literal["fail", "drop", "deadLetter"]
 """Handling of a row that no broker would accept."""
 
@@ -281,7 +282,7 @@ class SourceOptions:
     selection: Selection
     starting: Bound | None = None
     """None: earliest for a batch, latest for a stream."""
-    starting_strategy: Literal["error", "latest"] = "latest"
+    starting_strategy: StartingStrategy = "latest"
     """Start in a queue without a message since the starting time."""
     ending: Bound | None = None
     """None: latest for a batch, none for a stream."""
@@ -322,7 +323,9 @@ class SourceOptions:
             access=access_,
             selection=_selection(given, on_wire),
             starting=_bound(given, "starting", now_ms, on_wire),
-            starting_strategy=given.take("startingOffsetsByTimestampStrategy", _strategy, "latest"),
+            starting_strategy=given.take(
+                "startingOffsetsByTimestampStrategy", partial(_choice, StartingStrategy), "latest"
+            ),
             ending=_bound(given, "ending", now_ms, on_wire),
             max_offsets_per_trigger=given.take(
                 "maxOffsetsPerTrigger", _count, DEFAULT_MAX_OFFSETS_PER_TRIGGER
@@ -717,16 +720,9 @@ def _flag(name: str, text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _strategy(name: str, text: str) -> str:
-    word = text.strip().lower()
-    if word not in ("error", "latest"):
-        raise InvalidOption(f"{name}={text!r}: expected error or latest")
-    return word
-
-
 def _choice(choices: Any, name: str, text: str) -> str:
     known = {choice.lower(): choice for choice in get_args(choices)}
     choice = known.get(text.strip().lower().replace("-", ""))
     if choice is None:
-        raise InvalidOption(f"{name}={text!r}: expected {', '.join(known.values())}")
+        raise InvalidOption(f"{name}={text!r}: expected {' or '.join(known.values())}")
     return str(choice)

@@ -33,22 +33,11 @@ from ogive.model import (
 )
 from ogive.native import Texts, native
 from ogive.spark.cluster import DelayLimits
+from ogive.spark.options import SINK_COLUMNS
 from ogive.wire.message import MAX_BATCH_MESSAGES
 
 # Java's brokers read an int
 _MAX_LEVEL: Final = 0x7FFFFFFF
-_COLUMNS: Final = (
-    "body",
-    "tags",
-    "keys",
-    "properties",
-    "shardingKey",
-    "delayTimeLevel",
-    "deliverAt",
-    "brokerName",
-    "queueId",
-    "uniqueKey",
-)
 _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
 _UNUSUAL_IN_TAG: Final = "|*" + "".join(map(chr, range(0x21)))
 """Characters of a tag for which check_tag() decides: perhaps no consumer can select such a tag."""
@@ -204,7 +193,7 @@ def form(
     if rows is not None:
         return rows
     nothing: list[Any] = [None] * batch.num_rows
-    columns = [values.get(name, nothing) for name in ("topic", *_COLUMNS)]
+    columns = [values.get(name, nothing) for name in ("topic", *SINK_COLUMNS)]
     rows = []
     for number, (name, *fields) in enumerate(zip(*columns, strict=True), first):
         try:
@@ -216,7 +205,7 @@ def form(
                 raise SendFailed(
                     f"row {number} of partition {partition} cannot be sent: {why}{_OTHER_WAYS}"
                 ) from exc
-            given = dict(zip(("topic", *_COLUMNS), (name, *fields), strict=True))
+            given = dict(zip(("topic", *SINK_COLUMNS), (name, *fields), strict=True))
             invalid.append(
                 InvalidRow(
                     number,
