@@ -178,11 +178,7 @@ async def serve(options: argparse.Namespace) -> int:
         await _until_stopped(stop, failed)
         manager.notify("STOPPING=1")
         draining.set()
-        if options.drain_delay and not failed.done():
-            log.warning("stops in %g s; a second signal stops it at once", options.drain_delay)
-            stop.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_until_stopped(stop, failed), options.drain_delay)
+        await _drain(options.drain_delay, stop, failed)
     if broker is None or not (broker.failed.done() or broker.unsaved):
         return 0
     if broker.failed.done():
@@ -194,6 +190,16 @@ async def serve(options: argparse.Namespace) -> int:
         )
     print(last_line(text) if options.log_format == "json" else f"ogive: {text}", file=sys.stderr)
     return EXIT_STORE_FAILED
+
+
+async def _drain(delay_s: float, stop: asyncio.Event, failed: "asyncio.Future[Any]") -> None:
+    """Go on for *delay_s*, until a second signal comes or the store fails."""
+    if not delay_s or failed.done():
+        return
+    log.warning("stops in %g s; a second signal stops it at once", delay_s)
+    stop.clear()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_until_stopped(stop, failed), delay_s)
 
 
 def hang_up(stop: asyncio.Event) -> None:

@@ -64,7 +64,48 @@ REFUSALS: Final = (GroupNotExist, MessageIllegal, NoPermission, SubscriptionInva
 T = TypeVar("T")
 
 
-class ClientInstance:
+class OnlyAsyncWith:
+    """Base class of objects for asyncio: ``with`` raises TypeError with advice. Type checkers
+    refuse it by themselves.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                f"this {type(self).__name__} is for asyncio and takes `async with`; the one that "
+                "blocks is in ogive, not ogive.aio"
+            )
+
+        def __exit__(self, *_: object) -> NoReturn:
+            self.__enter__()
+
+
+class StartedByWith(OnlyAsyncWith):
+    """Base class of objects that ``async with`` starts and closes."""
+
+    async def start(self) -> object:
+        """Begin; called at the start of the block."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End, however the block is left."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class ClientInstance(StartedByWith):
     """``async with ClientInstance(config) as client``, or ``start()`` and ``close()``.
 
     Used on one event loop only.
@@ -160,18 +201,6 @@ class ClientInstance:
             await self.pool.close()
             if self._leaving is not None:
                 await self._leaving
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def running(self) -> bool:
@@ -497,23 +526,6 @@ class _FullBeat:
 
     task: asyncio.Task[bool | OgiveError]
     waiting: int = 0
-
-
-class OnlyAsyncWith:
-    """Base class of objects for asyncio: ``with`` raises TypeError with advice. Type checkers
-    refuse it by themselves.
-    """
-
-    if not TYPE_CHECKING:
-
-        def __enter__(self) -> NoReturn:
-            raise TypeError(
-                f"this {type(self).__name__} is for asyncio and takes `async with`; the one that "
-                "blocks is in ogive, not ogive.aio"
-            )
-
-        def __exit__(self, *_: object) -> NoReturn:
-            self.__enter__()
 
 
 class ClientOwner:

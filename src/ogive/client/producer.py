@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Self
+from typing import TYPE_CHECKING, Final, Generic
 
 from ogive.client import rpc
 from ogive.client.config import (
@@ -23,7 +22,7 @@ from ogive.client.config import (
     own_config,
 )
 from ogive.client.hooks import run_after
-from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
+from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.request import Requester
 from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.message_builder import MessageBuilder
@@ -53,7 +52,7 @@ HANDLE_WORDS: Final = 5
 
 
 @explains
-class Producer(OnlyAsyncWith, Generic[B]):
+class Producer(StartedByWith, Generic[B]):
     """Producer of messages: ``async with Producer() as producer``.
 
     Bound to one event loop; many tasks may share it.
@@ -148,18 +147,6 @@ class Producer(OnlyAsyncWith, Generic[B]):
                     await self._checks.close()
             finally:
                 await self._owner.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def client(self) -> ClientInstance:

@@ -12,13 +12,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, replace
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from ogive.client import rpc
 from ogive.client.admin.records import GroupSummary, TopicKind, TopicSummary, topic_kind
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
+from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.namespace import Namespace
 from ogive.client.routes import MASTER_ID, similar_topics
 from ogive.errors import (
@@ -135,7 +134,7 @@ def _field(name: str, value: Any, namespace: Namespace) -> Any:
     return namespace.strip(value) if isinstance(value, str) else stripped(value, namespace)
 
 
-class AdminBase(OnlyAsyncWith):
+class AdminBase(StartedByWith):
     """Start, close, and which brokers to ask."""
 
     def __init__(
@@ -155,18 +154,6 @@ class AdminBase(OnlyAsyncWith):
     async def close(self) -> None:
         """Close the client, unless it is shared."""
         await self._owner.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     @property
     def client(self) -> ClientInstance:

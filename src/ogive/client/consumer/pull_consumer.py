@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, check_type, own_config
 from ogive.client.consumer.config import ConsumerConfig
@@ -15,7 +15,7 @@ from ogive.client.consumer.filter import select, subscription, validate_filter, 
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.subscription import OnChange, bare_on_change
-from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
+from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.listener import Start, validate_start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains
@@ -23,7 +23,7 @@ from ogive.model import MessageExt, MessageQueue, PullResult, check_offset
 
 
 @explains
-class PullConsumer(OnlyAsyncWith):
+class PullConsumer(StartedByWith):
     """Consumer of messages on demand: ``async with PullConsumer("Orders", group="replay") as
     consumer``.
 
@@ -124,10 +124,6 @@ class PullConsumer(OnlyAsyncWith):
         finally:
             self._owner.client.on_failure.remove(self._fail)
             await self._owner.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(
         self,

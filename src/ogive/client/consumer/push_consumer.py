@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Final, Self
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
@@ -21,7 +20,7 @@ from ogive.client.consumer.member import PushMember, check_one_group
 from ogive.client.consumer.message_iterator import IncomingMessage, IteratorService
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.subscription import MemberContext, OnChange
-from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
+from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explained, explains
@@ -34,7 +33,7 @@ _found_in: Final[ContextVar[str | None]] = ContextVar("found_in", default=None)
 
 
 @explains
-class PushConsumer(OnlyAsyncWith):
+class PushConsumer(StartedByWith):
     """Consumer that calls listeners: ``async with PushConsumer(bill, ship) as consumer``. Several
     listeners may be of one group.
 
@@ -161,18 +160,6 @@ class PushConsumer(OnlyAsyncWith):
             await self._owner.close()
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def wait(self) -> None:
         """Wait until the consumer is closed.

@@ -21,8 +21,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, check_type
 from ogive.client.consumer.filter import subscription, validate_filter, warn_of_tags
@@ -35,7 +34,7 @@ from ogive.client.consumer.leases import (
     check_start,
     raise_first,
 )
-from ogive.client.instance import ClientInstance, ClientOwner, OnlyAsyncWith
+from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.listener import Start, consume_from_where
 from ogive.errors import (
     BrokerError,
@@ -143,7 +142,7 @@ def _check_receive(max_messages: int, invisible_s: float, wait_s: float) -> None
 
 
 @explains
-class SimpleConsumer(OnlyAsyncWith):
+class SimpleConsumer(StartedByWith):
     """Consumer of messages on a lease: ``async with SimpleConsumer("Orders", group="billing") as
     consumer``, then ``receive`` and ``ack``.
 
@@ -250,18 +249,6 @@ class SimpleConsumer(OnlyAsyncWith):
         finally:
             await instance.unregister_consumer(self._member)
             await self._owner.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def _running(self) -> PopClient:
         self._owner.client.check_running()
