@@ -12,6 +12,7 @@ Behaviour
   the first pull of a topic that is made again, also after a restart; where they broadcast, each of
   them.
 - 21 answers by pages where the request asks for them (5.4 and later).
+- The retry topics of groups that pop the topic go with it.
 - What waits for a deleted topic is not cancelled: delayed and timed messages are stored under it
   when they are due, and so is what is committed (with SUCCESS); the log tells it once. They are in
   queue 0 if the topic is made again, with however many queues, as a topic without
@@ -38,6 +39,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from ogive.broker.pop.topics import retry_topics_of_all
 from ogive.broker.replies import Rejected, success
 from ogive.broker.services import Context
 from ogive.broker.state.topic_table import change_attributes
@@ -116,14 +118,22 @@ async def delete(
     if not header.topic.strip():
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     async with ctx.deletions:
-        with ctx.topics.kept_out({header.topic}):
+        retries = {
+            name: config.read_queues
+            for name in retry_topics_of_all(ctx, header.topic)
+            if (config := ctx.topics.get(name)) is not None
+        }
+        with ctx.topics.kept_out({header.topic, *retries}):
             known = ctx.topics.get(header.topic)
             ctx.topics.delete(header.topic)
+            for name in retries:
+                ctx.topics.delete(name)
             # first: queues without a topic are invisible, while a topic that lost its queues would
             # start over
             await ctx.topics.saved()
             if known is not None or _has_left_something(ctx, header.topic):
-                await _forget(ctx, {header.topic: known.read_queues if known is not None else 0})
+                queues = known.read_queues if known is not None else 0
+                await _forget(ctx, {header.topic: queues, **retries})
             else:
                 # a deletion before this one may not have been able to
                 await ctx.save_offsets()

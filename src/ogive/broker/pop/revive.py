@@ -19,7 +19,7 @@ from typing import Final
 
 from ogive.broker.deferred.waiting import MAX_WAIT_S
 from ogive.broker.pop.leases import Lease
-from ogive.broker.pop.topics import ensure_retry_topic, topic_of
+from ogive.broker.pop.topics import ensure_retry_topic
 from ogive.broker.services import Context
 from ogive.errors import OgiveError
 from ogive.model import PropertyName
@@ -99,16 +99,6 @@ class Reviver:
     async def _store_again(self, lease: Lease) -> None:
         """Raises OgiveError."""
         ctx, key = self._ctx, lease.key
-        original = topic_of(ctx, key.group, key.topic)
-        if original not in ctx.topics or key.group not in ctx.groups:
-            log.warning(
-                "%d messages of %s are not given to %s again: one of them was deleted",
-                lease.open.bit_count(),
-                original,
-                key.group,
-            )
-            await self._end(lease, lease.open, 0)
-            return
         gone = 0
         for part in _parts(lease.open):
             messages = await self._read(lease, part)

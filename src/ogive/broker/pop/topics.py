@@ -22,6 +22,20 @@ def retry_topics(ctx: Context, group: str, topic: str) -> list[str]:
     return names
 
 
+def retry_topics_of_all(ctx: Context, topic: str) -> list[str]:
+    """Return the retry topics of all groups on a topic.
+
+    Left out is what may be another group's retry topic.
+    """
+    return [
+        name
+        for group in ctx.groups.all()
+        for flag in (RETRY_V1, RETRY_V2)
+        if (name := read_topic(group, topic, flag)) in ctx.topics
+        and not (flag == RETRY_V1 and is_ambiguous(ctx, group, topic))
+    ]
+
+
 def ensure_retry_topic(ctx: Context, group: str, topic: str) -> str:
     """Return the retry topic for messages that were read from *topic*, and make it.
 
@@ -37,12 +51,6 @@ def ensure_retry_topic(ctx: Context, group: str, topic: str) -> str:
         if ctx.offsets.get(group, name, 0) is None:
             ctx.offsets.note(group, name, 0, 0)
     return name
-
-
-def topic_of(ctx: Context, group: str, topic: str) -> str:
-    """Return the topic whose messages *topic* holds: itself, or that of a retry topic."""
-    flag = retry_flag(topic)
-    return topic[len(read_topic(group, "", flag)) :] if flag else topic
 
 
 def is_ambiguous(ctx: Context, group: str, topic: str) -> bool:

@@ -205,3 +205,34 @@ async def test_messages_that_are_out_count_as_lag(server: Broker, client: RawCli
         ]
         assert line.endswith(f" {count}"), line
     assert "rocketmq_pop_checkpoint_buffer_size" in text
+
+
+async def test_retry_topics_and_leases_go_with_their_topic(
+    server: Broker, client: RawClient
+) -> None:
+    await client.send("T", b"a")
+    await client.send("T", b"b")
+    await pop(client, maxMsgNums=1, invisibleTime=50)
+    answer = await client.call(RequestCode.POP_MESSAGE, **popping(pollTime=30_000, queueId=1))
+    assert len(leased(answer)) == 1
+    retry = f"%RETRY%{GROUP}_T"
+    assert retry in server.context.topics
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    assert retry not in server.context.topics
+    assert server.context.offsets.get(GROUP, retry, 0) is None
+    assert len(server.context.leases) == 0
+
+
+async def test_another_groups_retry_topic_of_the_same_name_is_not_read(
+    server: Broker, client: RawClient
+) -> None:
+    """%RETRY%a_b is that of the group a on topic b, and of the group a_b when it pulls."""
+    await client.heartbeat("c", "a_b", "T")
+    await client.send("b", b"mine")
+    await client.send("%RETRY%a_b", b"theirs", {"UNIQ_KEY": "K", "RETRY_TOPIC": "T"})
+    found = await pop(client, "b", "a", invisibleTime=50)
+    assert [message.body for message, _ in found] == [b"mine"]
+    answer = await client.call(RequestCode.POP_MESSAGE, **popping("b", "a", pollTime=30_000))
+    ((again, handle),) = leased(answer)
+    assert (again.body, handle.flag) == (b"mine", 2)
+    assert "%RETRY%a+b" in server.context.topics
