@@ -12,7 +12,7 @@ class PopConfig:
     """
 
     max_leases: int = 200_000
-    """maxPopLeases (ours alone); reads whose messages are out, each takes some 600 bytes."""
+    """maxPopLeases (ours alone); reads whose messages are out, each takes some 800 bytes."""
     max_waiting_per_key: int = 1024
     """popPollingSize; requests that wait, of one group for one queue."""
     max_waiting_keys: int = 100_000
