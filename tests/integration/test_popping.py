@@ -8,6 +8,7 @@ import pytest
 
 import ogive
 from ogive import aio
+from ogive.client.consumer import pop_member
 from ogive.model import MessageExt
 from tests.peers import RunningBroker
 
@@ -183,3 +184,136 @@ def test_blocking_calls_do_the_same(pops: RunningBroker, topic: str, group: str)
             running.ack(message)
             assert (message.body, running.topics) == (b"4711", [topic])
             assert running.receive(wait_s=0) == []
+
+
+# --- listeners ------------------------------------------------------------------------------------
+
+
+def listener(function: Any, topic: str, group: str, **settings: Any) -> ogive.Listener:
+    given = {"group": group, "start": "earliest", "mode": "pop", **settings}
+    made: ogive.Listener = ogive.listener(topic, **given)(function)
+    return made
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_listeners_that_pop_get_each_message_once_while_members_come_and_go(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """Three members, of which one closes and one is new, and no hand-over of queues."""
+    seen: list[bytes] = []
+
+    def note(message: MessageExt) -> None:
+        seen.append(message.body)
+
+    members = [
+        aio.PushConsumer(listener(note, topic, group), name_server=pops.name_server)
+        for _ in range(4)
+    ]
+    for member in members[:3]:
+        await member.start()
+    for part in range(20):
+        await orders.send_batch(
+            topic, [ogive.Message(topic, b"%d" % (50 * part + i)) for i in range(50)]
+        )
+        if part == 8:
+            await members[0].close()
+        if part == 12:
+            await members[3].start()
+    await until(lambda: len(seen) >= 1000)
+    for member in members:
+        await member.close()
+    assert sorted(seen, key=int) == [b"%d" % i for i in range(1000)]
+    async with aio.Admin(pops.name_server) as admin:
+        assert sum(row.lag for row in await admin.lag(group)) == 0
+
+
+async def test_a_message_that_fails_too_often_is_a_dead_letter(
+    pops: RunningBroker,
+    orders: aio.Producer,
+    topic: str,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pop_member, "DELAYS_S", (0.1,))
+    tries: list[int] = []
+
+    def fail(message: MessageExt) -> None:
+        tries.append(message.reconsume_times)
+        raise ValueError("declined")
+
+    failing = listener(fail, topic, group, max_retries=2)
+    async with aio.PushConsumer(failing, name_server=pops.name_server):
+        sent = await orders.send(topic, b"4711", keys="4711")
+        async with aio.Admin(pops.name_server) as admin, asyncio.timeout(WAIT_S):
+            while not (letters := await dead_letters(admin, group)):
+                await asyncio.sleep(0.1)
+        assert [(one.body, one.id) for one in letters] == [(b"4711", sent.id)]
+        assert tries == [0, 1, 2]
+    async with consumer(pops, topic, group=group) as running:
+        assert await running.receive(wait_s=5.0) == []
+
+
+async def dead_letters(admin: aio.Admin, group: str) -> list[MessageExt]:
+    try:
+        return await admin.dead_letters(group)
+    except ogive.OgiveError:
+        # the topic does not exist yet
+        return []
+
+
+async def test_orderly_listeners_that_pop_keep_the_order_of_each_queue(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """Two members; a failed message holds up its queue."""
+    queues = await orders.client.routes.publish_queues(topic)
+    for part in range(10):
+        for queue in queues:
+            await orders.send_batch(
+                topic,
+                [ogive.Message(topic, b"%d" % (20 * part + i)) for i in range(20)],
+                queue=queue,
+            )
+    seen: dict[int, list[int]] = {queue.queue_id: [] for queue in queues}
+    failed: set[str] = set()
+
+    def work(message: MessageExt) -> None:
+        if message.queue_offset % 50 == 7 and message.id not in failed:
+            failed.add(message.id)
+            raise ValueError("not yet")
+        seen[message.queue.queue_id].append(int(message.body))
+
+    made = [listener(work, topic, group, orderly=True, suspend_s=0.05) for _ in range(2)]
+    async with (
+        aio.PushConsumer(made[0], name_server=pops.name_server),
+        aio.PushConsumer(made[1], name_server=pops.name_server),
+    ):
+        await until(lambda: sum(map(len, seen.values())) >= 800)
+    assert all(numbers == list(range(200)) for numbers in seen.values())
+    assert len(failed) == 16
+    async with aio.Admin(pops.name_server) as admin:
+        assert sum(row.lag for row in await admin.lag(group)) == 0
+
+
+async def test_a_call_longer_than_the_lease_keeps_its_message(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """The shortest lease that a listener can have is five seconds."""
+    calls: list[int] = []
+
+    async def work(message: MessageExt) -> None:
+        calls.append(message.reconsume_times)
+        await asyncio.sleep(9.0)
+
+    await orders.send(topic, b"slow")
+    config = ogive.ConsumerConfig(pop_invisible_s=5.0, await_termination_s=WAIT_S)
+    made = listener(work, topic, group)
+    async with aio.PushConsumer(made, name_server=pops.name_server, config=config):
+        await until(lambda: calls)
+    assert calls == [0]
+    async with consumer(pops, topic, group=group) as running:
+        assert await running.receive(wait_s=6.0) == []

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from ogive.client.config import check_type, check_types
 from ogive.client.consumer.filter import subscription, validate_filter, warn_of_tags
@@ -37,6 +37,8 @@ DEFAULT_MAX_RETRIES: Final = 16
 UNLIMITED_RETRIES: Final = 0x7FFFFFFF
 MIN_SUSPEND_S, MAX_SUSPEND_S = 0.01, 30.0
 
+Mode = Literal["pull", "pop"]
+"""How the messages of a group reach its members."""
 Start = Literal["latest", "earliest"] | datetime
 """Start of a group in a queue without a committed offset."""
 
@@ -215,6 +217,8 @@ class ListenerConfig:
     auto_commit: bool = True
     """False, orderly only: progress moves when the listener returns COMMIT. Java:
     ConsumeOrderlyContext.autoCommit."""
+    mode: Mode = "pull"
+    """Pull queues that the member holds, or pop messages on a lease."""
 
     def __post_init__(self) -> None:
         validate_filter(self.tags, self.sql)
@@ -243,6 +247,7 @@ class ListenerConfig:
                 "suspend_s is for orderly listeners: a failed message of a concurrent one goes "
                 "back to the broker"
             )
+        self._check_mode()
         if self.as_ is not None:
             if self.batch > 1:
                 raise InvalidOption(
@@ -256,6 +261,26 @@ class ListenerConfig:
                 "message by itself"
             )
         validate_start(self.start)
+
+    def _check_mode(self) -> None:
+        """Raise InvalidOption for an unknown mode, and for what a popping listener cannot have."""
+        if self.mode not in get_args(Mode):
+            raise InvalidOption(f'mode is {self.mode!r}: must be "pull" or "pop"')
+        if self.mode == "pull":
+            return
+        if self.broadcast:
+            raise InvalidOption(
+                'broadcast has no meaning with mode="pop": a popped message is one member\'s'
+            )
+        if not self.auto_commit:
+            raise InvalidOption(
+                'auto_commit=False is for mode="pull": a popped message is acknowledged by itself'
+            )
+        if isinstance(self.start, datetime):
+            raise InvalidOption(
+                'start is a time, and a group that pops begins at "latest" or "earliest": `ogive '
+                "group reset` moves it to a time"
+            )
 
     @property
     def retries(self) -> int:
@@ -351,6 +376,7 @@ def listener(
     suspend_s: float = 1.0,
     auto_commit: bool = True,
     as_: As[Any] | None = None,
+    mode: Mode = "pull",
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
     """Make a function a listener: it is called with the messages of *topic*, as a member of the
     consumer group *group*.
@@ -372,6 +398,8 @@ def listener(
       read counts as a failure.
     - *auto_commit* False: an orderly listener's progress moves only when it returns COMMIT, for all
       messages of the queue since the last time; after ROLLBACK they are delivered again.
+    - *mode* "pop": the broker gives each message to one member on a lease, which is renewed while
+      the function works; no member holds a queue. All members of a group pop, or all pull.
 
     Raises InvalidOption, also for a function that cannot be called this way, and InvalidExpression
     for bad SQL.
@@ -391,6 +419,7 @@ def listener(
         suspend_s=suspend_s,
         auto_commit=auto_commit,
         as_=as_,
+        mode=mode,
     )
     warn_of_tags(tags)
 

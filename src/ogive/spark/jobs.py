@@ -329,6 +329,11 @@ def check(listeners: Sequence[AnyListener]) -> None:
                 f"{one.name} is broadcasting: every member would get every message, which a Spark "
                 "job has not; use --engine local"
             )
+        if one.config.mode == "pop":
+            raise InvalidOption(
+                f'{one.name} pops (mode="pop"), and a batch of a Spark job is a range of offsets: '
+                "use --engine local"
+            )
 
 
 def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:

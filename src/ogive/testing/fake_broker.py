@@ -231,7 +231,9 @@ class FakeBroker:
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
             **dict.fromkeys(CODES, self._pop),
         }
-        self.pops = FakePop(self.stored, lambda topic: self.topics.get(topic, 0), name)
+        self.pops = FakePop(
+            self.stored, lambda topic: self.topics.get(topic, 0), name, self.offsets
+        )
 
     # --- life -------------------------------------------------------------------------------------
 

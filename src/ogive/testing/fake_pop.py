@@ -64,6 +64,7 @@ class FakePop:
     """Leases of a scripted broker.
 
     *stored* are its messages by topic and queue, *queues* returns the number of a topic's queues.
+    *offsets* are the groups' progress.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class FakePop:
         stored: dict[tuple[str, int], list[StoredMessage]],
         queues: Callable[[str], int],
         broker_name: str,
+        offsets: dict[tuple[str, str, int], int],
     ) -> None:
         self._stored = stored
         self._queues = queues
         self._name = broker_name
         self.leases: dict[Key, FakeLease] = {}
         # next offset by group, topic and queue
-        self._next: dict[tuple[str, str, int], int] = {}
+        self._next = offsets
         # tries of orderly messages
         self._tries: dict[Key, int] = {}
         self._popped_ms = 0

@@ -27,6 +27,11 @@ def everywhere(message: ogive.MessageExt) -> None:
     """Not for Spark."""
 
 
+@ogive.listener("Orders", group="billing", mode="pop")
+def any_worker(message: ogive.MessageExt) -> None:
+    """Not for Spark either."""
+
+
 @ogive.listener("Orders", group="ledger", orderly=True)
 def book(message: ogive.MessageExt) -> None:
     """Never called."""
@@ -70,7 +75,10 @@ async def test_a_second_task_beside_a_slow_one_is_refused_where_it_would_call_th
                 )
 
 
-@pytest.mark.parametrize(("listener", "error"), [(bill, NoRoute), (everywhere, InvalidOption)])
+@pytest.mark.parametrize(
+    ("listener", "error"),
+    [(bill, NoRoute), (everywhere, InvalidOption), (any_worker, InvalidOption)],
+)
 async def test_what_cannot_run_is_told_before_spark_starts(
     listener: AnyListener, error: type[OgiveError], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

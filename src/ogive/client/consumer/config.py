@@ -50,6 +50,12 @@ class ConsumerConfig:
     strategy: Strategy = average
     """Function that divides the queues; must be the same in all members of a group. Java:
     allocateMessageQueueStrategy."""
+    pop_invisible_s: float = 60.0
+    """Lease of a popped message, which is renewed while a listener works. Java:
+    popInvisibleTime."""
+    max_popped_messages: int = 256
+    """With so many unfinished messages no more are popped from a place. Java:
+    popThresholdForQueue, 96."""
     interceptors: tuple[Interceptor, ...] = ()
     """Context managers around every listener call; the first is the outermost. Java:
     ConsumeMessageHook."""
@@ -111,6 +117,11 @@ class ConsumerConfig:
         _within("pull_batch_size", self.pull_batch_size, 1, 4096)
         _within("pull_batch_bytes", self.pull_batch_bytes, 1024, 8 * 1024 * 1024)
         _within("max_cached_messages", self.max_cached_messages, 1, 65_535)
+        _within("max_popped_messages", self.max_popped_messages, 1, 65_535)
+        if not 5 <= self.pop_invisible_s <= 300:
+            raise InvalidOption(
+                f"pop_invisible_s is {self.pop_invisible_s}: must be between 5 and 300"
+            )
         _within("max_span", self.max_span, 1, 65_535)
         _within("max_cached_bytes", self.max_cached_bytes, 1, 1 << 40)
         _within(

@@ -40,6 +40,8 @@ _NOT_COPIED: Final = {
     PropertyName.RECONSUME_TIME,
     PropertyName.MAX_RECONSUME_TIMES,
     PropertyName.RECORD_CRC,
+    # of the lease of a popped message
+    PropertyName.POP_CK,
     # Only in a batch item, which no broker checks. A broker would refuse the copy for them, or
     # delay the dead letter.
     "INNER_NUM",

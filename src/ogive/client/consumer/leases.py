@@ -191,7 +191,12 @@ class PopClient(GroupClient):
         return [one for one in popped if id(one[0]) in wanted], answer
 
     async def await_message(
-        self, source: MessageQueue, subscription: SubscriptionData, wait_s: float
+        self,
+        source: MessageQueue,
+        subscription: SubscriptionData,
+        wait_s: float,
+        *,
+        orderly: bool = False,
     ) -> bool:
         """Wait until *source* has something to pop. Return False if it has not within *wait_s*."""
         header = NotificationRequest(
@@ -200,6 +205,7 @@ class PopClient(GroupClient):
             queue_id=source.queue_id,
             poll_time_ms=int(wait_s * 1000),
             born_time_ms=0,
+            order=orderly,
             expression_type=subscription.expression_type,
             expression=subscription.expression,
             broker_name=source.broker_name,

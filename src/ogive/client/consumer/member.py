@@ -212,17 +212,7 @@ class PushMember(GroupMember):
         self._namespace = namespace = instance.namespace
         self._make_service = make_service
         listeners = [bound(listener, namespace, config.interceptors) for listener in listeners]
-        first = listeners[0].config
-        calls = GroupClient(instance, first.group)
-        group = MemberContext(
-            first.group,
-            instance,
-            calls,
-            _store(calls, instance, config) if first.broadcast else RemoteOffsetStore(calls),
-            Statistics(asyncio.get_running_loop().time()),
-            broadcast=first.broadcast,
-            locks=first.orderly and not first.broadcast,
-        )
+        group = self._context_of(instance, listeners[0].config, config)
         self._delivery = TopicDelivery(group, listeners[0], config)
         super().__init__(group, config, self._delivery)
         bare = namespace.strip(self.group)
@@ -242,6 +232,21 @@ class PushMember(GroupMember):
         if on_change is not None:
             self._state.observers.append(Announcer(on_change, group))
         self._called_directly = 0
+
+    def _context_of(
+        self, instance: ClientInstance, first: ListenerConfig, config: ConsumerConfig
+    ) -> MemberContext:
+        """Return what the parts of this member share."""
+        calls = GroupClient(instance, first.group)
+        return MemberContext(
+            first.group,
+            instance,
+            calls,
+            _store(calls, instance, config) if first.broadcast else RemoteOffsetStore(calls),
+            Statistics(asyncio.get_running_loop().time()),
+            broadcast=first.broadcast,
+            locks=first.orderly and not first.broadcast,
+        )
 
     def _listen(self, listener: AnyListener, subscription: SubscriptionData) -> ConsumeService:
         topic = listener.config.topic
@@ -298,7 +303,11 @@ class PushMember(GroupMember):
             await self._end_calls(topic, None)
             await self._forget(topic)
             raise
-        self._rebalancer.join(topic, listener.config.start)
+        self._join(topic, listener.config)
+
+    def _join(self, topic: str, listener: ListenerConfig) -> None:
+        """Consume *topic* from now on."""
+        self._rebalancer.join(topic, listener.start)
 
     async def remove(self, topic: str, caller: object = None) -> None:
         """Remove the topic; the member must have another one. *caller*: see Workers.stop."""
@@ -415,6 +424,11 @@ def check_one_group(settings: Sequence[ListenerConfig]) -> None:
         raise InvalidOption(
             f"group {group} has a broadcasting listener beside one that is not: a group is one or "
             "the other"
+        )
+    if len({one.mode for one in settings}) > 1:
+        raise InvalidOption(
+            f"group {group} has a listener that pops beside one that pulls: a group does one or "
+            "the other, in all of its members"
         )
     if len(settings) > 1 and any(one.orderly for one in settings):
         raise InvalidOption(

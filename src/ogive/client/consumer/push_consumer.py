@@ -19,6 +19,7 @@ from ogive.client.consumer.listener_call import no_function
 from ogive.client.consumer.member import PushMember, check_one_group
 from ogive.client.consumer.message_iterator import IncomingMessage, IteratorService
 from ogive.client.consumer.orderly import OrderlyService
+from ogive.client.consumer.pop_member import PopMember
 from ogive.client.consumer.subscription import MemberContext, OnChange
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
@@ -282,7 +283,8 @@ class PushConsumer(StartedByWith):
         await member.start()
 
     def _member_of(self, listeners: Sequence[AnyListener]) -> PushMember:
-        return PushMember(
+        make = PopMember if listeners[0].config.mode == "pop" else PushMember
+        return make(
             self._owner.client, listeners, self._config, self._make_service, self._on_change
         )
 

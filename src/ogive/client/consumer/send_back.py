@@ -295,7 +295,7 @@ class SendBack:
             return
         is_over = delay_level < 0 or message.reconsume_times >= self._max_retries
         try:
-            await self._send(message, delay_level)
+            await self._send(process_queue, message, delay_level)
         except OgiveError as exc:
             if not is_over or not isinstance(exc, CopyRefused):
                 log.warning(
@@ -314,7 +314,9 @@ class SendBack:
         self._under_way.discard((process_queue, message.queue_offset))
         self._group.finish_message(process_queue, message)
 
-    async def _send(self, message: MessageExt, delay_level: int) -> None:
+    async def _send(
+        self, process_queue: ProcessQueue, message: MessageExt, delay_level: int
+    ) -> None:
         """Send one message back. Raises OgiveError if no broker has stored it; CopyRefused if none
         will.
         """
@@ -408,4 +410,5 @@ def returns(
     """Return how this group handles the messages on which *listener* failed."""
     if group.broadcast:
         return Drop(group)
-    return SendBack(group, listener.config.retries, config.send_back_retry_s, redeliver)
+    make: type[SendBack] = group.returns or SendBack
+    return make(group, listener.config.retries, config.send_back_retry_s, redeliver)

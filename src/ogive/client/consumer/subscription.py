@@ -123,6 +123,8 @@ class MemberContext:
     """The application polls: pulls carry the subscription, and a new offset discards at once what
     was pulled."""
     auto_commit: bool = True
+    returns: type[Any] | None = None
+    """The kind of SendBack for failed messages. None: the usual one."""
     state: SubscriptionState = field(default_factory=SubscriptionState)
     # of the listeners' calls
     observer: ConsumeObserver | None = None
