@@ -1,4 +1,4 @@
-"""What a service manager such as systemd is told about this process, see sd_notify(3).
+"""Notifications to a service manager such as systemd about this process, see sd_notify(3).
 
 Without the variable NOTIFY_SOCKET, which the manager sets, nothing is sent.
 """

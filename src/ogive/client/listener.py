@@ -207,7 +207,7 @@ class ListenerConfig:
     """Retries before the dead-letter topic; None: 16, unlimited for an orderly listener. Java:
     maxReconsumeTimes."""
     start: Start = "latest"
-    """Where a new group begins: "latest", "earliest" or a datetime. Java: consumeFromWhere,
+    """Start of a new group: "latest", "earliest" or a datetime. Java: consumeFromWhere,
     consumeTimestamp."""
     suspend_s: float = 1.0
     """Pause of a queue after a failed message, orderly only. Java: suspendCurrentQueueTimeMillis.

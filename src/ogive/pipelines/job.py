@@ -53,7 +53,7 @@ class Summary:
     skipped: Counter[str] = field(default_factory=Counter)
     """Messages skipped, by reason."""
     notes: list[str] = field(default_factory=list)
-    """What else is worth knowing."""
+    """Further information."""
     dry_run: bool = False
     """True if nothing was written."""
     stopped: bool = False

@@ -139,7 +139,7 @@ class After:
     seconds: float
     """Pause before the answer."""
     answer: "RemotingCommand | Silent | HangUp | Raw | None" = None
-    """What is answered then."""
+    """The answer that is sent then."""
 
 
 Reply = RemotingCommand | Silent | HangUp | Raw | After | None

@@ -19,7 +19,7 @@ ORDERLY_QUEUE: Final = 999
 MAX_POP_MESSAGES: Final = 32
 """Most messages of one request, and so of one lease."""
 TOPIC_ITSELF, RETRY_V1, RETRY_V2 = 0, 1, 2
-"""Where a message was read from: the flag in handles."""
+"""The topic that a message was read from: the flag in handles."""
 _RETRIES: Final = ("0", "1", "2")
 _PARTS: Final = 8
 # in a batch acknowledgement; a client sends the handles of one answer, or of a few

@@ -36,7 +36,7 @@ from ogive.wire.pop import (
 )
 
 POLL_MARGIN_S: Final = 10.0
-"""What a request that waits at the broker may take beyond that."""
+"""Time that a request may take in addition to its wait at the broker."""
 MAX_BITS: Final = 8192
 """Distance of a message from the beginning of its batch that a batch acknowledgement can name."""
 
