@@ -41,7 +41,8 @@ class Book:
         self.kept: dict[str, list[Call]] = {}
         self.seen: dict[str, int] = {}
         for name, value in vars(compiled).items():
-            if callable(value):
+            # a type is used by more than calls
+            if callable(value) and not isinstance(value, type):
                 self.kept[name], self.seen[name] = [], 0
                 value = self._noted(name, value)
             setattr(self, name, value)
