@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, Never, TypeVar, get_args
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -139,11 +139,27 @@ def explained(function: F, name: str = "") -> F:
     return functools.wraps(function)(wrapper)  # type: ignore[return-value]
 
 
+def explains_itself(function: F) -> F:
+    """Decorate a function that takes unknown keyword arguments, and calls ``refuse`` with them.
+
+    Its signature does not show them. For functions to which one more call would cost too much.
+    """
+    signature = inspect.signature(function)
+    shown = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return function
+
+
+def refuse(function: Callable[..., Any], unknown: dict[str, Never]) -> None:
+    """Raise the TypeError for arguments that *function*, which ``explains_itself``, has not."""
+    _explain(function, function.__qualname__, unknown)
+
+
 def explains(cls: C) -> C:
     """Decorate a class, so that ``__init__`` and its public methods are ``explained``."""
     cls.__init__ = explained(cls.__init__, cls.__name__)  # type: ignore[misc]  # the same signature
     for name, method in inspect.getmembers_static(cls, inspect.isfunction):
-        if not name.startswith("_"):
+        if not name.startswith("_") and not hasattr(method, "__signature__"):
             setattr(cls, name, explained(method, f"{cls.__name__}.{name}"))
     return cls
 

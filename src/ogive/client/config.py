@@ -239,6 +239,10 @@ class ProducerConfig:
     and leave as batches."""
     max_batch_bytes: int = 256 * 1024
     """Size limit of one request; brokers take 4 MiB (maxMessageSize)."""
+    linger_s: float = 0.0
+    """Time that submitted messages wait for others to share a request; 0: only while requests are
+    on their way. A full batch does not wait.
+    """
     whole_batches: bool = False
     """Give each batch of send_batch a key of its own, as Java's client does. Needed for topics of
     batches, which brokers from 5.0 on have."""
@@ -271,6 +275,10 @@ class ProducerConfig:
             ):
                 raise TypeError(f"hooks must be {hooks}, and {hook!r} is none")
         check_time("send_timeout_s", self.send_timeout_s)
+        if not 0 <= self.linger_s < self.send_timeout_s:
+            raise InvalidOption(
+                f"linger_s {self.linger_s} must be at least 0 and less than send_timeout_s"
+            )
         if self.retries < 0:
             raise InvalidOption("retries must not be negative")
         if self.compression not in get_args(CompressionType):

@@ -42,9 +42,11 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._forked = False
+        # it is a parent process's, or has stopped
+        self.barred = False
         self.loop = new_event_loop()
-        self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...], Waiter | None]] = deque()
+        # what was posted and has not run yet
+        self.inbox: deque[tuple[Callable[..., None], tuple[Any, ...], Waiter | None]] = deque()
         self._draining = False
         # threads that are about to wake the loop
         self._wakers: list[int] = []
@@ -57,7 +59,7 @@ class Portal:
 
     def forked(self) -> None:
         """Record that this is the portal of a parent process."""
-        self._forked = True
+        self.barred = True
 
     def ensure_running(self) -> None:
         """Start the loop's thread, unless it was started.
@@ -117,7 +119,7 @@ class Portal:
             raise
         # what was posted before comes first, and the thread that should wake the loop for it may be
         # delayed
-        if self._inbox:
+        if self.inbox:
             self.loop.call_soon_threadsafe(self._drain)
         running = _Running(work, take_back)
         try:
@@ -136,7 +138,7 @@ class Portal:
 
         If it raises, whatever it is, *waiter* gets the exception; without one it is logged.
         """
-        self._inbox.append((function, args, waiter))
+        self.inbox.append((function, args, waiter))
         wakers = self._wakers
         # this may be a signal handler: who wakes waits for it
         if not self._draining or (wakers and threading.get_ident() in wakers):
@@ -154,12 +156,12 @@ class Portal:
     @property
     def posted(self) -> int:
         """Number of posts that have not run yet."""
-        return len(self._inbox)
+        return len(self.inbox)
 
     def _drain(self) -> None:
         # first: anything appended from now on schedules the next round
         self._draining = False
-        inbox = self._inbox
+        inbox = self.inbox
         for _ in range(len(inbox)):
             function, args, waiter = inbox.popleft()
             try:
@@ -175,28 +177,31 @@ class Portal:
         """Raise IllegalStateError in a forked child, on the loop itself, where waiting would never
         end, and after the loop's end.
         """
-        if self._forked:
+        if not self.barred and (
+            self._thread is None or threading.get_ident() != self._thread.ident
+        ):
+            return
+        if self.pid != os.getpid():
             raise IllegalStateError(
                 f"this object was made in process {self.pid} and cannot be used in its forked "
                 f"child {os.getpid()}: make a new one here"
             )
-        if self._thread is not None and threading.get_ident() == self._thread.ident:
+        if not self.barred:
             raise IllegalStateError(
                 "a blocking call inside a coroutine of ogive's own loop would never end: use "
                 "ogive.aio there"
             )
-        if self._stopped:
-            raise IllegalStateError(
-                "the program is ending, and ogive's loop has stopped: nothing can be sent or asked "
-                "any more"
-            )
+        raise IllegalStateError(
+            "the program is ending, and ogive's loop has stopped: nothing can be sent or asked "
+            "any more"
+        )
 
     @property
     def alive(self) -> bool:
         """Return False in a forked child, and after the loop's end: the objects on it belong to
         another process, or are closed.
         """
-        return not (self._forked or self._stopped)
+        return not self.barred
 
     def register(self, closable: Closable, *, first: bool = False) -> None:
         """Close *closable* when the interpreter exits, unless it is unregistered before.
@@ -218,7 +223,7 @@ class Portal:
                 closable.close_at_exit()
             except OgiveError as exc:
                 log.warning("at exit: %s", exc)
-        self._stopped = True
+        self._stopped = self.barred = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Generic
+from typing import TYPE_CHECKING, Final, Generic, Never
 
 from ogive.client import rpc
 from ogive.client.config import (
@@ -31,7 +31,7 @@ from ogive.client.sending.publisher import NoRoom, Publisher
 from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.errors import IllegalStateError, InvalidOption
-from ogive.keywords import explains
+from ogive.keywords import explains, explains_itself, refuse
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 from ogive.transport.event_loop import every
 from ogive.wire.headers.send import RecallMessageRequest
@@ -93,7 +93,8 @@ class Producer(StartedByWith, Generic[B]):
         self._check = check
         self._checks: CheckService | None = None
         self._meeting: asyncio.Task[object] | None = None
-        self._publisher: Publisher | None = None
+        # from the start to the end
+        self.running: Publisher | None = None
         self._closing: asyncio.Task[None] | None = None
         self._requester: Requester | None = None
         self._tracer: Tracer | None = None
@@ -107,8 +108,8 @@ class Producer(StartedByWith, Generic[B]):
         """
         client = await self._owner.start()
         client.register_producer(self._wire_config.group)
-        self._publisher = Publisher(client, self._wire_config)
-        self._requester = Requester(client, self._publisher)
+        self.running = Publisher(client, self._wire_config)
+        self._requester = Requester(client, self.running)
         self._tracer = Tracer(client, self.config.group, "PRODUCE") if self.config.trace else None
         if self._check is not None:
             self._checks = CheckService(client, self._check, self._wire_config)
@@ -124,7 +125,7 @@ class Producer(StartedByWith, Generic[B]):
 
         Closing again waits for the first close, and does nothing more.
         """
-        publisher, self._publisher = self._publisher, None
+        publisher, self.running = self.running, None
         if publisher is not None:
             self._closing = asyncio.create_task(self._close(publisher), name="close producer")
         if self._closing is not None:
@@ -156,7 +157,7 @@ class Producer(StartedByWith, Generic[B]):
     @property
     def in_flight(self) -> int:
         """Number of accepted messages without an outcome."""
-        return self._publisher.in_flight if self._publisher is not None else 0
+        return self.running.in_flight if self.running is not None else 0
 
     @property
     def publisher(self) -> Publisher:
@@ -164,7 +165,7 @@ class Producer(StartedByWith, Generic[B]):
 
         Raises IllegalStateError unless the producer runs.
         """
-        publisher = self._publisher
+        publisher = self.running
         if publisher is None:
             _ = self.client
             raise IllegalStateError("the producer is closed: make a new one")
@@ -218,6 +219,7 @@ class Producer(StartedByWith, Generic[B]):
         await publisher.accept(pending, self.budget_s(timeout_s))
         return await future
 
+    @explains_itself
     async def submit(
         self,
         topic: str | Message,
@@ -233,6 +235,7 @@ class Producer(StartedByWith, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
         on_done: Callable[[SendHandle], object] | None = None,
+        **unknown: Never,
     ) -> SendHandle:
         """Send as ``send`` does, but only wait for room among the messages in flight; the handle
         gets the result.
@@ -240,10 +243,13 @@ class Producer(StartedByWith, Generic[B]):
         Messages of one queue are stored in the order in which they were submitted. A failure that
         is never looked at is logged. *on_done* is called with the handle when the outcome is known.
         """
-        publisher = self.publisher
+        if unknown:
+            refuse(Producer.submit, unknown)
+        publisher = self.running
         if (
-            type(body) is bytes
-            and isinstance(topic, str)
+            publisher is not None
+            and type(body) is bytes
+            and type(topic) is str
             and properties is None
             and sharding_key is None
             and queue is None
@@ -253,13 +259,13 @@ class Producer(StartedByWith, Generic[B]):
             and delay_s is None
             and self.builder.serializer is None
         ):
-            now = asyncio.get_running_loop().time()
             try:
-                handle = publisher.offer(topic, body, tag, keys, now, on_done)
+                handle = publisher.offer(topic, body, tag, keys, publisher.clock(), on_done)
             except NoRoom as full:
                 return await full.wait(self.budget_s(None))
             if handle is not None:
                 return handle
+        publisher = self.publisher
         pending = self.builder.message(
             topic,
             body,
@@ -348,9 +354,11 @@ class Producer(StartedByWith, Generic[B]):
     ) -> list[SendResult]:
         """Send many messages in few requests. Returns one result per message, in order.
 
-        Each request goes to one queue and is stored whole or not at all; the size limit and the
-        sharding keys decide how many there are. If some fail, the first error is raised once all
-        have their outcome. *tag* and *sharding_key* are for messages given as bodies.
+        *messages* may be any iterable, and is read as far as there is room in flight. Each request
+        goes to one queue and is stored whole or not at all; the size limit and the sharding keys
+        decide how many there are. If some fail, the first error is raised once all have their
+        outcome; nothing is read behind a message that is refused. *tag* and *sharding_key* are for
+        messages given as bodies.
         """
         publisher, budget = self.publisher, self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
@@ -363,12 +371,7 @@ class Producer(StartedByWith, Generic[B]):
         finally:
             if waiting:
                 await asyncio.wait([future for _, future in waiting])
-        results = {
-            i: result
-            for indexes, future in waiting
-            for i, result in zip(indexes, _results_of(future.result()), strict=True)
-        }
-        return [results[i] for i in range(len(results))]
+        return in_order([(indexes, future.result()) for indexes, future in waiting])
 
     async def request(
         self,
@@ -474,6 +477,16 @@ def broker_of_handle(handle: str) -> str:
             "that waits for its time"
         )
     return words[2]
+
+
+def in_order(stored: Iterable[tuple[Sequence[int], SendResult]]) -> list[SendResult]:
+    """Return the results of messages that were sent in several requests, by their indexes."""
+    results = {
+        i: result
+        for indexes, whole in stored
+        for i, result in zip(indexes, _results_of(whole), strict=True)
+    }
+    return [results[i] for i in range(len(results))]
 
 
 def _results_of(result: SendResult) -> list[SendResult]:

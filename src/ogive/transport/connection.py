@@ -60,6 +60,8 @@ _ONEWAY: Final = int(Flag.ONEWAY)
 # Apache's servers do not answer the end of TLS; asyncio waits 30 s for it
 TLS_FAREWELL_S: Final = 1.0
 _MAX_OPAQUE: Final = 0x7FFFFFFF
+# more than that is not copied to be written in one piece
+JOINED_BYTES: Final = 64 * 1024
 
 
 def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
@@ -182,8 +184,11 @@ class Connection(asyncio.Protocol):
         """Return a number for one request on this connection."""
         return next(self._opaques) & _MAX_OPAQUE
 
-    def start_frame(self, opaque: int, frame: bytes, answer: Answer, timeout_s: float) -> None:
-        """Send a whole request frame with *opaque*; *answer* is called exactly once.
+    def start_frame(
+        self, opaque: int, frame: bytes, answer: Answer, timeout_s: float, body: bytes = b""
+    ) -> None:
+        """Send a whole request frame with *opaque*; *answer* is called exactly once. A
+        *body*, if it is not part of *frame*, follows.
 
         Raises if it cannot be sent at all.
         """
@@ -199,11 +204,16 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         self._calls[opaque] = (answer, now)
         self._deadlines.add(opaque, now + timeout_s)
-        if len(self._calls) > 1 or self._unsent:
-            self.write(frame)
-        else:
-            # alone: it has nothing to wait for
+        alone = len(self._calls) == 1 and not self._unsent
+        if alone:
             self._unsent, self._unsent_bytes = [frame], len(frame)
+        else:
+            self.write(frame)
+        if body:
+            self._unsent.append(body)
+            self._unsent_bytes += len(body)
+        if alone:
+            # it has nothing to wait for
             self._flush()
 
     async def send(self, command: RemotingCommand) -> None:
@@ -323,10 +333,14 @@ class Connection(asyncio.Protocol):
         self._loop.call_soon(job)
 
     def _flush(self) -> None:
-        frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        frames, size = self._unsent, self._unsent_bytes
+        self._unsent, self._unsent_bytes = [], 0
         if self._transport is not None and frames and not self.closed:
             self.sent_at = self._loop.time()
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            if len(frames) == 1 or size < JOINED_BYTES:
+                self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            else:
+                self._transport.writelines(frames)
 
     @property
     def unsent_bytes(self) -> int:

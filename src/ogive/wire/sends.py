@@ -583,16 +583,21 @@ class SendEncoder:
             entries = self._plain
         if self._credentials is not None:
             entries += self._signature(self._credentials, sys_flag, born_ms, flag, properties, body)
-        return _frame(_SEND, opaque, _ONEWAY if oneway else 0, entries, born_ms, properties, body)
+        flags = _ONEWAY if oneway else 0
+        return _head(_SEND, opaque, flags, entries, born_ms, properties, len(body)) + body
 
     def batch(self, opaque: int, born_ms: int, properties: bytes, body: bytes) -> bytes:
         """Return the frame of SEND_BATCH_MESSAGE; *body* in the form of ``encode_batch``."""
+        return self.batch_head(opaque, born_ms, properties, body) + body
+
+    def batch_head(self, opaque: int, born_ms: int, properties: bytes, body: bytes) -> bytes:
+        """Return the frame of SEND_BATCH_MESSAGE up to its *body*."""
         entries = self._batch
         if self._credentials is not None:
             entries += self._signature(
                 self._credentials, 0, born_ms, 0, properties, body, batch=True
             )
-        return _frame(_SEND_BATCH, opaque, 0, entries, born_ms, properties, body)
+        return _head(_SEND_BATCH, opaque, 0, entries, born_ms, properties, len(body))
 
     def _signature(
         self,
@@ -616,22 +621,28 @@ class SendEncoder:
         return _entry(SIGNATURE, credentials.signature(values, body))
 
 
-def _frame(
-    code: int, opaque: int, flag: int, entries: bytes, born_ms: int, properties: bytes, body: bytes
+def _head(
+    code: int,
+    opaque: int,
+    flag: int,
+    entries: bytes,
+    born_ms: int,
+    properties: bytes,
+    body_bytes: int,
 ) -> bytes:
+    """Return a frame up to its body."""
     # 20 bytes of "g" with its 13 digits, 7 bytes of name and length before the properties
     size = len(entries) + 27 + len(properties)
     header = _HEADER_FIXED + size
     head = _HEAD.pack(
-        4 + header + len(body), _BINARY | header, code, _PYTHON, VERSION, opaque, flag, 0, size
+        4 + header + body_bytes, _BINARY | header, code, _PYTHON, VERSION, opaque, flag, 0, size
     )
-    return b"%b%b\0\1g\0\0\0\x0d%d\0\1i%b%b%b" % (
+    return b"%b%b\0\1g\0\0\0\x0d%d\0\1i%b%b" % (
         head,
         entries,
         born_ms,
         len(properties).to_bytes(4),
         properties,
-        body,
     )
 
 

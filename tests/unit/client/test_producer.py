@@ -5,7 +5,7 @@ something fails.
 import asyncio
 import itertools
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -1015,6 +1015,43 @@ async def test_a_batch_keeps_each_keys_messages_on_their_queue_and_in_order() ->
             assert [b"%s%d" % (key.encode(), i) for i in range(5)] in [
                 [b for b in row if b.startswith(key.encode())] for row in rows
             ]
+
+
+async def test_a_batch_is_read_as_far_as_there_is_room() -> None:
+    read: list[int] = []
+
+    def bodies() -> Iterator[bytes]:
+        for i in range(50):
+            read.append(i)
+            yield b"%02d" % i + bytes(500)
+
+    config = ProducerConfig(max_batch_bytes=1024, max_in_flight_bytes=8 * 1024)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        broker.hold(BATCH)
+        sending = asyncio.create_task(producer.send_batch("Orders", bodies()))
+        await broker.received(BATCH)
+        await asyncio.sleep(0)
+        assert 1 < len(read) < 20
+        broker.release(BATCH)
+        results = await sending
+        assert [result.queue_offset for result in results] == list(range(50))
+        stored = broker.bodies("Orders")[0]
+        assert [body[:2] for body in stored] == [b"%02d" % i for i in range(50)]
+
+
+async def test_keys_of_a_batch_share_a_limited_number_of_begun_requests() -> None:
+    config = ProducerConfig(max_batch_bytes=1024)
+    async with producing("Orders", queues=4, config=config) as (producer, _):
+        messages = [
+            Message("Orders", b"%02d" % i + bytes(300), sharding_key=f"key {i % 30}")
+            for i in range(90)
+        ]
+        results = await producer.send_batch("Orders", iter(messages))
+        assert len({(result.queue, result.queue_offset) for result in results}) == 90
+        for key in range(30):
+            mine = [result for i, result in enumerate(results) if i % 30 == key]
+            assert len({result.queue for result in mine}) == 1
+            assert [one.queue_offset for one in mine] == sorted(one.queue_offset for one in mine)
 
 
 async def test_what_cannot_stand_in_a_batch_is_refused() -> None:

@@ -246,6 +246,29 @@ def test_messages_go_out_one_by_one_in_batches_and_in_a_pipeline(broker: FakeBro
     assert broker.bodies("Orders")[0][:1000] == [b"%d" % i for i in range(1000)]
 
 
+def test_a_batch_is_read_in_the_callers_thread_and_fails_with_its_iterable(
+    broker: FakeBroker,
+) -> None:
+    def bodies() -> Iterator[bytes]:
+        threads.add(threading.get_ident())
+        yield from (b"%d" % i for i in range(300))
+        if failing:
+            raise ValueError("the caller's")
+
+    threads: set[int] = set()
+    failing = False
+    with ogive.Producer(broker.address, config=ProducerConfig(max_batch_bytes=1024)) as producer:
+        results = producer.send_batch("Orders", bodies())
+        assert [result.queue_offset for result in results] == list(range(300))
+        failing = True
+        with pytest.raises(ValueError, match="the caller's"):
+            producer.send_batch("Orders", bodies())
+        assert producer.in_flight == 0
+    assert threads == {threading.get_ident()}
+    stored = broker.bodies("Orders")[0]
+    assert stored[300:] == stored[: len(stored) - 300]
+
+
 def test_submit_blocks_while_there_is_no_room_and_keeps_the_order(broker: FakeBroker) -> None:
     config = ProducerConfig(max_in_flight=3)
     with ogive.Producer(broker.address, config=config) as producer:

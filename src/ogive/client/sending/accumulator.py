@@ -143,19 +143,26 @@ def start_run(
         if pending.deadline > latest:
             latest = pending.deadline
     opaque = connection.next_opaque()
-    connection.start_frame(opaque, frame_of(run, target.encoder, opaque), on_answer, latest - now)
+    frame, body = frame_of(run, target.encoder, opaque)
+    connection.start_frame(opaque, frame, on_answer, latest - now, body)
 
 
-def frame_of(run: Sequence[PendingSend], encoder: SendEncoder, opaque: int) -> bytes:
-    """Return the frame of the request that carries *run*."""
+def frame_of(run: Sequence[PendingSend], encoder: SendEncoder, opaque: int) -> tuple[bytes, bytes]:
+    """Return the frame of the request that carries *run*, and what follows it: the body of a
+    batch.
+    """
     first = run[0]
     if len(run) > 1:
         body = encode_batch([(one.flag, one.body, one.properties) for one in run])
-        return encoder.batch(opaque, first.born_ms, BATCH_PROPERTIES, body)
+        return encoder.batch_head(opaque, first.born_ms, BATCH_PROPERTIES, body), body
     if first.batch is not None:
-        return encoder.batch(opaque, first.born_ms, first.properties, first.body)
-    return encoder.single(
-        opaque, first.born_ms, first.properties, first.body, first.sys_flag, first.flag
+        head = encoder.batch_head(opaque, first.born_ms, first.properties, first.body)
+        return head, first.body
+    return (
+        encoder.single(
+            opaque, first.born_ms, first.properties, first.body, first.sys_flag, first.flag
+        ),
+        b"",
     )
 
 

@@ -31,6 +31,23 @@ class InFlightLimit:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def is_contended(self) -> bool:
+        """Return True if a caller waits for room."""
+        return bool(self._waiting)
+
+    def take(self, size: int) -> bool:
+        """Acquire if ``admits``. Return False if not."""
+        if (
+            self._waiting
+            or self.count >= self._max_count
+            or (self._bytes + size > self._max_bytes and self.count)
+        ):
+            return False
+        self.count += 1
+        self._bytes += size
+        return True
+
     def admits(self, size: int, before: int = 0) -> bool:
         """Return True if a message of *size* bytes may go at once, behind *before* others, without
         passing any that wait.

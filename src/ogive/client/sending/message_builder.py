@@ -8,7 +8,6 @@ from typing import Any, Final
 from ogive.client.config import ProducerConfig
 from ogive.client.hooks import run_before
 from ogive.client.namespace import Namespace
-from ogive.client.routes import split_by_size
 from ogive.client.sending.pending import PendingSend
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 from ogive.model import (
@@ -119,6 +118,8 @@ USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
 """Delay levels that brokers have unless they are set up otherwise."""
 # fixed part and unique key
 _BATCH_ITEM_BYTES: Final = 22 + 42
+# of send_batch, at a time
+BEGUN_BATCHES: Final = 4
 
 Ended = Callable[[Sequence[Message], PendingSend, SendResult | None, BaseException | None], None]
 """Hears what became of messages that went together; of none, if nobody but the trace wants to
@@ -220,7 +221,8 @@ class MessageBuilder:
         sharding_key: str | None,
         queue: MessageQueue | None,
     ) -> Iterator[tuple[Sequence[int], PendingSend]]:
-        """Build as few requests as possible; yield each with the indexes of its messages.
+        """Build as few requests as possible; yield each with the indexes of its messages. No more
+        of *messages* is taken than these, and what a few requests can carry.
 
         Raises InvalidOption, MessageIllegal, TypeError.
 
@@ -232,26 +234,45 @@ class MessageBuilder:
                 f"a batch is a list of bodies or Messages, not {type(messages).__name__}: "
                 "send_batch(topic, [body])"
             )
-        items = [
-            run_before(
-                self._config.hooks,
-                m
-                if isinstance(m, Message)
-                else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key),
-            )
-            for m in messages
-        ]
         wire_topic, wire_queue = self.on_wire(topic, queue)
-        for indexes in _shared(topic, items, queue, self._config.max_batch_bytes):
-            rows = [items[i] for i in indexes]
-            batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
-            pending = PendingSend(
-                wire_topic, b"", "", rows[0].sharding_key, wire_queue, batch=batch
+        config = self._config
+        # requests that have room for more, by the hash of their sharding key
+        begun: dict[int | None, _Batch] = {}
+        begun_bytes = 0
+        for index, given in enumerate(messages):
+            message = run_before(
+                config.hooks,
+                given
+                if isinstance(given, Message)
+                else Message(topic, self._raw(given), tag=tag, sharding_key=sharding_key),
             )
-            pending.size += sum(_batch_item_bytes(m) for m in rows)
-            if self._ended is not None:
-                pending.on_end = partial(self._ended, rows)
-            yield indexes, pending
+            _check_in_batch(topic, message)
+            text = message_property_text(message)
+            size = _BATCH_ITEM_BYTES + len(message.body) + len(text)
+            own = message.sharding_key if queue is None else None
+            key = None if own is None else java_hash(own)
+            batch = begun.get(key)
+            if batch is not None and not batch.has_room(size, config.max_batch_bytes):
+                begun_bytes -= batch.bytes
+                yield self._batch(begun.pop(key), wire_topic, wire_queue)
+            batch = begun.setdefault(key, _Batch(message.sharding_key))
+            batch.add(index, message, text, size)
+            begun_bytes += size
+            if begun_bytes > BEGUN_BATCHES * config.max_batch_bytes:
+                oldest = begun.pop(next(iter(begun)))
+                begun_bytes -= oldest.bytes
+                yield self._batch(oldest, wire_topic, wire_queue)
+        for batch in begun.values():
+            yield self._batch(batch, wire_topic, wire_queue)
+
+    def _batch(
+        self, batch: "_Batch", topic: str, queue: MessageQueue | None
+    ) -> tuple[Sequence[int], PendingSend]:
+        pending = PendingSend(topic, b"", "", batch.sharding_key, queue, batch=batch.rows)
+        pending.size += batch.bytes
+        if self._ended is not None:
+            pending.on_end = partial(self._ended, batch.messages)
+        return batch.indexes, pending
 
     def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
         """Return the names that brokers know. Raises InvalidOption, TypeError."""
@@ -286,38 +307,33 @@ def _check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> No
         raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
 
 
-def _shared(
-    topic: str, items: Sequence[Message], queue: MessageQueue | None, max_bytes: int
-) -> Iterator[Sequence[int]]:
-    """Yield the indexes of the messages of each request, in order.
+class _Batch:
+    """Messages of one request: they have the same queue, or the same hash of a sharding key."""
 
-    They have the same queue or the same hash of a sharding key, and at most *max_bytes*.
-    """
-    groups: dict[int | None, list[int]] = {}
-    for i, message in enumerate(items):
-        if message.topic != topic:
-            raise InvalidOption(f"a message for {message.topic} is in a batch for {topic}")
-        if message.is_delayed:
-            raise InvalidOption("delayed messages cannot be sent in a batch")
-        key = (
-            None
-            if message.sharding_key is None or queue is not None
-            else java_hash(message.sharding_key)
-        )
-        groups.setdefault(key, []).append(i)
-    for group in groups.values():
-        sizes = [_batch_item_bytes(items[i]) for i in group]
-        for part in split_by_size(sizes, max_bytes, MAX_BATCH_MESSAGES):
-            yield group[part]
+    def __init__(self, sharding_key: str | None) -> None:
+        self.sharding_key = sharding_key
+        self.indexes: list[int] = []
+        self.messages: list[Message] = []
+        # flag, body and property text of each
+        self.rows: list[tuple[int, bytes, str]] = []
+        self.bytes = 0
+
+    def has_room(self, size: int, max_bytes: int) -> bool:
+        return self.bytes + size <= max_bytes and len(self.rows) < MAX_BATCH_MESSAGES
+
+    def add(self, index: int, message: Message, text: str, size: int) -> None:
+        self.indexes.append(index)
+        self.messages.append(message)
+        self.rows.append((message.flag, message.body, text))
+        self.bytes += size
 
 
-def _batch_item_bytes(message: Message) -> int:
-    text = (
-        len(message_property_text(message))
-        if message.properties or message.tag or message.keys or message.sharding_key
-        else 0
-    )
-    return _BATCH_ITEM_BYTES + len(message.body) + text
+def _check_in_batch(topic: str, message: Message) -> None:
+    """Raise InvalidOption for a message that cannot be sent in a batch for *topic*."""
+    if message.topic != topic:
+        raise InvalidOption(f"a message for {message.topic} is in a batch for {topic}")
+    if message.is_delayed:
+        raise InvalidOption("delayed messages cannot be sent in a batch")
 
 
 def _as_message(

@@ -273,9 +273,11 @@ class PendingTopic:
         "expiry",
         "inbox",
         "left",
+        "linger",
         "name",
         "next",
         "resolving",
+        "shares_batches",
         "targets",
     )
 
@@ -287,6 +289,10 @@ class PendingTopic:
         self.backlog: deque[PendingSend] = deque()
         self.inbox: list[SendHandle] = []
         self.busy = False
+        # brokers take none of a retry topic's
+        self.shares_batches = not name.startswith("%")
+        # while what is in the inbox waits for more
+        self.linger: asyncio.TimerHandle | None = None
         # of what waits in the inbox
         self.expiry: asyncio.TimerHandle | None = None
         # round robin begins anywhere: many producers must not begin with the same queue

@@ -107,6 +107,7 @@ class Publisher:
         self.client = client
         self.config = config
         self._loop = asyncio.get_running_loop()
+        self.clock = self._loop.time
         self._keys = UniqueKeys()
         self._limit = InFlightLimit(config.max_in_flight, config.max_in_flight_bytes)
         self._watch = DeadlineWatch(self._loop, self._expire)
@@ -123,11 +124,15 @@ class Publisher:
         self._under_way: set[PendingSend] = set()
         self._flushes: list[tuple[set[PendingSend], asyncio.Future[None]]] = []
         self._closed = False
-        # messages that nothing has to be done with but to send them
-        self._takes_plain = not (config.hooks or config.trace)
+        # smaller bodies can be sent as they are, unless hooks or traces want to see the messages
         self._plain_bytes = (
-            MAX_BODY_BYTES + 1 if config.compress_over_bytes is None else config.compress_over_bytes
+            0
+            if config.hooks or config.trace
+            else MAX_BODY_BYTES + 1
+            if config.compress_over_bytes is None
+            else config.compress_over_bytes
         )
+        self._wrap = client.namespace.wrap if client.namespace else None
         self._not_sent = BatchOutcome(self._loop)
         self._texts: dict[str, bytes] = {}
         # threads that are about to wake the loop
@@ -222,14 +227,9 @@ class Publisher:
 
         Raises what ``Message`` raises, and NoRoom.
         """
-        topic = self._topics.get(self.client.namespace.wrap(name))
+        topic = self._topics.get(name if self._wrap is None else self._wrap(name))
         size = len(body)
-        if (
-            topic is None
-            or size >= self._plain_bytes
-            or not self._takes_plain
-            or name.startswith("%")
-        ):
+        if topic is None or size >= self._plain_bytes or not topic.shares_batches:
             return None
         text = b""
         if tag is not None or keys != ():
@@ -239,11 +239,10 @@ class Publisher:
             text = found
         handle = SendHandle(self._not_sent, body, text, now, None if on_done is None else [on_done])
         size += len(text) + OVERHEAD_BYTES
-        if not self._limit.admits(size):
+        if not self._limit.take(size):
             raise NoRoom(self, topic, handle)
-        self._limit.acquire(size)
         topic.inbox.append(handle)
-        if not topic.busy or self._wakers:
+        if not topic.busy or self._wakers or (topic.linger is not None and self._is_full(topic)):
             self._wake(topic)
         return handle
 
@@ -274,11 +273,42 @@ class Publisher:
         """Wait for room, then submit the message. Raises SendFailed."""
         assert handle._body is not None
         assert handle._text is not None
+        if topic.linger is not None:
+            # else nothing makes room before its end
+            self._launch_all(topic)
         await self._limit.wait(len(handle._body) + len(handle._text) + OVERHEAD_BYTES, timeout_s)
         topic.inbox.append(handle)
-        if not topic.busy:
-            self.drain(topic)
+        self.drain(topic)
         return handle
+
+    def _is_full(self, topic: PendingTopic) -> bool:
+        """Return True if a batch of messages like the last one in the inbox is full."""
+        body = topic.inbox[-1]._body if topic.inbox else None
+        size = ITEM_BYTES + len(body or b"")
+        return size * len(topic.inbox) >= self.config.max_batch_bytes
+
+    def _lingers(self, topic: PendingTopic) -> bool:
+        """Return True if what is in the inbox waits for more, see ProducerConfig.linger_s."""
+        due = topic.inbox[0]._since + self.config.linger_s
+        # uvloop's clock counts milliseconds
+        if (
+            self._closed
+            or self._limit.is_contended
+            or self._is_full(topic)
+            or due <= self.clock() + 0.001
+        ):
+            return False
+        if topic.linger is None:
+            topic.linger = self._loop.call_at(due, self._linger_over, topic)
+        return True
+
+    def _launch_all(self, topic: PendingTopic) -> None:
+        while topic.inbox:
+            self._launch(topic, self.place)
+
+    def _linger_over(self, topic: PendingTopic) -> None:
+        topic.linger = None
+        self.drain(topic)
 
     def _wake(self, topic: PendingTopic) -> None:
         """Make the loop look at the inbox. A signal handler in here wakes it, too."""
@@ -310,6 +340,8 @@ class Publisher:
         """Send the next batch of the inbox, or park it. Return False if it has to wait for an
         answer, which then sends it.
         """
+        if self.config.linger_s and self._lingers(topic):
+            return False
         if self._closed or topic.targets is None or topic.backlog:
             self._launch(topic, self.place)
             return True
@@ -343,6 +375,7 @@ class Publisher:
         try:
             if self._closed:
                 raise IllegalStateError(CLOSED_MEANWHILE)
+            self.client.check_running()
             way(pending)
         except BaseException as exc:  # noqa: BLE001
             # even SystemExit: nobody else would hear of it
@@ -665,8 +698,7 @@ class Publisher:
         Never longer than the longest time budget among them.
         """
         for topic in list(self._topics.values()):
-            while topic.inbox:
-                self._launch(topic, self.place)
+            self._launch_all(topic)
         waiting = set(self._under_way)
         if not waiting:
             return
@@ -687,8 +719,9 @@ class Publisher:
         closed = IllegalStateError(CLOSED_MEANWHILE)
         self._limit.close(closed)
         for topic in list(self._topics.values()):
-            if topic.expiry is not None:
-                topic.expiry.cancel()
+            for timer in (topic.expiry, topic.linger):
+                if timer is not None:
+                    timer.cancel()
             self.drain(topic)
         for pending in list(self._under_way):
             self.end(pending, closed)

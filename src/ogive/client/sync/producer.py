@@ -1,24 +1,24 @@
 """The producer, blocking."""
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from time import monotonic
 from types import TracebackType
-from typing import Final, Generic, Self
+from typing import Final, Generic, Never, Self
 
 from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import OneShot, Portal
-from ogive.client.producer import B
+from ogive.client.producer import B, in_order
 from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.pending import UNKNOWN, PendingSend, unknown_outcome
 from ogive.client.sending.publisher import NoRoom
 from ogive.client.sync.facade import Facade, OnlyWith
 from ogive.client.transaction import Check
 from ogive.errors import OgiveError, SendTimeout
-from ogive.keywords import explains
+from ogive.keywords import explains, explains_itself, refuse
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 
 # messages being passed to the loop, beside those in flight
@@ -125,8 +125,7 @@ class Producer(Facade, Generic[B]):
         budget_s = self._producer.budget_s(timeout_s)
         try:
             self._submit(pending, budget_s)
-            if not sent.wait(budget_s + _LATE_S):
-                raise _blocked(budget_s, unknown_outcome(pending))
+            _wait(sent, pending, budget_s)
             return sent.result()
         except OgiveError:
             raise
@@ -135,6 +134,7 @@ class Producer(Facade, Generic[B]):
             exc.add_note(unknown_outcome(pending))
             raise
 
+    @explains_itself
     def submit(
         self,
         topic: str | Message,
@@ -150,6 +150,7 @@ class Producer(Facade, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
         on_done: Callable[[SendHandle], object] | None = None,
+        **unknown: Never,
     ) -> SendHandle:
         """Send as ``send`` does, but only wait for room among the messages in flight; the handle
         gets the result.
@@ -158,12 +159,17 @@ class Producer(Facade, Generic[B]):
         is never looked at is logged. *on_done* is called with the handle when the outcome is known.
         Callbacks run on ogive's event loop and must not block: all other sends wait for them.
         """
-        portal = self._live()
-        portal.check()
-        publisher = self._producer.publisher
+        if unknown:
+            refuse(Producer.submit, unknown)
+        portal, publisher = self._portal, self._producer.running
         if (
-            type(body) is bytes
-            and isinstance(topic, str)
+            publisher is not None
+            and portal is not None
+            and not portal.barred
+            # a message in front of this one may be on its way to the loop
+            and not portal.inbox
+            and type(body) is bytes
+            and type(topic) is str
             and properties is None
             and sharding_key is None
             and queue is None
@@ -172,11 +178,9 @@ class Producer(Facade, Generic[B]):
             and deliver_at is None
             and delay_s is None
             and self._producer.builder.serializer is None
-            # a message in front of this one is on its way to the loop
-            and not portal.posted
         ):
             try:
-                handle = publisher.offer(topic, body, tag, keys, time.monotonic(), on_done)
+                handle = publisher.offer(topic, body, tag, keys, monotonic(), on_done)
             except NoRoom as full:
                 budget_s = self._producer.config.send_timeout_s
                 try:
@@ -197,7 +201,7 @@ class Producer(Facade, Generic[B]):
             deliver_at,
             delay_s,
         )
-        handle = publisher.handle_of(pending, on_done)
+        handle = self._producer.publisher.handle_of(pending, on_done)
         self._submit(pending, self._producer.budget_s(timeout_s))
         return handle
 
@@ -277,20 +281,31 @@ class Producer(Facade, Generic[B]):
     ) -> list[SendResult]:
         """Send many messages in few requests. Returns one result per message, in order.
 
-        Each request goes to one queue and is stored whole or not at all; the size limit and the
-        sharding keys decide how many there are. If some fail, the first error is raised once all
-        have their outcome. *tag* and *sharding_key* are for messages given as bodies.
+        *messages* may be any iterable, and is read as far as there is room in flight. Each request
+        goes to one queue and is stored whole or not at all; the size limit and the sharding keys
+        decide how many there are. If some fail, the first error is raised once all have their
+        outcome; nothing is read behind a message that is refused. *tag* and *sharding_key* are for
+        messages given as bodies.
         """
-        return self._live().call(
-            self._producer.send_batch(
-                topic,
-                messages,
-                tag=tag,
-                sharding_key=sharding_key,
-                queue=queue,
-                timeout_s=timeout_s,
-            )
-        )
+        self._live().check()
+        _ = self._producer.publisher
+        budget_s = self._producer.budget_s(timeout_s)
+        batches = self._producer.builder.batches(topic, messages, tag, sharding_key, queue)
+        waiting: list[tuple[Sequence[int], PendingSend, OneShot[SendResult]]] = []
+        try:
+            # here, because a generator of the caller must not run on the loop
+            for indexes, pending in batches:
+                sent: OneShot[SendResult] = OneShot()
+                pending.future = sent
+                self._submit(pending, budget_s)
+                waiting.append((indexes, pending, sent))
+        except Exception:
+            for _, pending, sent in waiting:
+                _wait(sent, pending, budget_s)
+            raise
+        for _, pending, sent in waiting:
+            _wait(sent, pending, budget_s)
+        return in_order([(indexes, sent.result()) for indexes, _, sent in waiting])
 
     def request(
         self,
@@ -384,6 +399,12 @@ class Producer(Facade, Generic[B]):
             portal.call(publisher.accept(pending, budget), timeout_s=budget + _LATE_S)
         except TimeoutError:
             raise _blocked(budget, unknown_outcome(pending)) from None
+
+
+def _wait(sent: OneShot[SendResult], pending: PendingSend, budget_s: float) -> None:
+    """Wait for an outcome. Raises SendTimeout if the loop does not bring it in time."""
+    if not sent.wait(budget_s + _LATE_S):
+        raise _blocked(budget_s, unknown_outcome(pending))
 
 
 def _blocked(budget_s: float, outcome: str) -> SendTimeout:

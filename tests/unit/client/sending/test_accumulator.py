@@ -192,12 +192,34 @@ async def test_what_waits_behind_a_silent_broker_ends_in_its_time() -> None:
     async with producing("Orders", config=config) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
         broker.hold(SEND)
-        handles = [await lone(producer, b"%d" % i) for i in range(5)]
+        patient = await producer.submit("Orders", b"patient", timeout_s=WAIT_S)
+        handles = [await lone(producer, b"%d" % i) for i in range(4)]
         outcomes = await asyncio.gather(*handles, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [SendTimeout] + [SendFailed] * 4
-        assert producer.in_flight == 0
+        assert [type(outcome) for outcome in outcomes] == [SendFailed] * 4
+        assert (patient.done(), producer.in_flight) == (False, 1)
         broker.release(SEND)
+        await patient
         await (await producer.submit("Orders", b"after"))
+        assert broker.bodies("Orders")[0] == [b"the way is open", b"patient", b"after"]
+
+
+async def test_messages_linger_for_others_to_share_their_request() -> None:
+    config = ProducerConfig(linger_s=0.05, max_batch_bytes=2048, max_in_flight=30)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open")
+        await asyncio.gather(*[await lone(producer, b"%d" % i) for i in range(5)])
+        assert sizes(broker) == [1, 5]
+        # full: they leave at once
+        handles = [await lone(producer, bytes(1000)) for _ in range(4)]
+        await asyncio.gather(*handles)
+        # no room: they leave at once, too
+        config = replace(config, linger_s=2.0)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open")
+        async with asyncio.timeout(1.5):
+            handles = [await producer.submit("Orders", b"") for _ in range(100)]
+            await producer.flush()
+        assert all(handle.done() for handle in handles)
 
 
 async def test_a_flush_ends_with_what_waits_behind_other_requests() -> None:
