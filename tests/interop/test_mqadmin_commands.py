@@ -396,7 +396,7 @@ ROWS = (
     should("exportConfigs", "-c DefaultCluster -f {folder}", "export .*configs.json success"),
     should("exportMetrics", "-c DefaultCluster -f {folder}", "export .*metrics.json success"),
     # not for one machine
-    refuse("exportPopRecord", "-b {broker}", "CODE: 3 .*: pop consumption is not supported"),
+    refuse("exportPopRecord", "-b {broker}", "CODE: 3 .*: leases are never in RocksDB"),
     refuse("updateStaticTopic", "-t ST -qn 4 -b broker-a", f"CODE: 3 .*: {ONE_BROKER}"),
     refuse(
         "remappingStaticTopic",
