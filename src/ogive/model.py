@@ -138,6 +138,7 @@ class PropertyName:
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
     RECORD_CRC = "__CRC32#"
     POP_CK = "POP_CK"
+    FIRST_POP_TIME = "1ST_POP_TIME"
     REMOVED_PROPERTIES = "OGIVE_REMOVED_PROPERTIES"
     """Names of properties that a retry or dead letter lacks, because they left no room for those of
     the retry."""
@@ -156,7 +157,6 @@ RESERVED_PROPERTIES: Final = frozenset(
         "INNER_BASE",
         "INSTANCE_ID",
         "POP_CK_OFFSET",
-        "1ST_POP_TIME",
         "TIMER_DELAY_SEC",
     }
 )
@@ -165,6 +165,14 @@ RESERVED_PROPERTIES: Final = frozenset(
 
 def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
+
+
+def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """Return the names of the topic from which members that pop get messages of *topic* again.
+
+    The second one is that of brokers with enableRetryTopicV2.
+    """
+    return f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def dlq_topic(group: str) -> str:

@@ -317,3 +317,39 @@ async def test_a_call_longer_than_the_lease_keeps_its_message(
     assert calls == [0]
     async with consumer(pops, topic, group=group) as running:
         assert await running.receive(wait_s=6.0) == []
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+async def test_tools_see_members_that_pop_their_lag_and_their_dead_letters(
+    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """A message that comes again is lag of the topic, and a dead letter that is sent again reaches
+    members that pop.
+    """
+    seen: list[int] = []
+
+    def fail(message: MessageExt) -> ogive.ConsumeResult:
+        seen.append(message.reconsume_times)
+        return ogive.DEAD_LETTER if len(seen) == 1 else None
+
+    async with aio.Admin(pops.name_server) as admin:
+        async with consumer(pops, topic, group=group) as running:
+            await orders.send(topic, b"4711")
+            (message,) = await collect(running, 1)
+            await running.change_invisible(message, 0)
+            async with asyncio.timeout(WAIT_S):
+                while not any(
+                    row.queue.topic != topic and row.lag for row in await admin.lag(group, topic)
+                ):
+                    await asyncio.sleep(0.1)
+        async with aio.PushConsumer(listener(fail, topic, group), name_server=pops.name_server):
+            async with asyncio.timeout(WAIT_S):
+                while not (letters := await dead_letters(admin, group)):
+                    await asyncio.sleep(0.1)
+            assert seen == [1]
+            await admin.send_again(group, letters[0])
+            await until(lambda: len(seen) == 2)
+        await admin.set_consume_mode(group, topic, "pop", share_queues=1)
+        await admin.set_consume_mode(group, topic, "pull")

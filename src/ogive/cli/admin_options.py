@@ -420,6 +420,21 @@ GROUP: Final = CommandGroup(
                         help="members get no messages until --enable",
                     ),
                 ),
+                option("--topic", metavar="TOPIC", help="for --consume-mode"),
+                option(
+                    "--consume-mode",
+                    choices=("pull", "pop"),
+                    help="what members that ask the brokers do with --topic: Java's push clients "
+                    "with setClientRebalance(false). ogive's listeners have mode= for that, and "
+                    "follow --share-queues",
+                ),
+                option(
+                    "--share-queues",
+                    type=int,
+                    metavar="N",
+                    help="with --consume-mode pop: so many other members pop a member's queues as "
+                    "well (default: 0, all members pop from all queues)",
+                ),
                 option("--dry-run", action="store_true", help="only show what would change"),
                 *CLUSTER,
                 JSON,

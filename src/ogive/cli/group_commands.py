@@ -10,7 +10,7 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TextIO
 
 from ogive import aio
@@ -39,7 +39,7 @@ from ogive.errors import (
     ProtocolError,
     TransportError,
 )
-from ogive.model import retry_topic
+from ogive.model import RETRY_PREFIX
 from ogive.text import escape_lines, pluralize
 from ogive.transport.event_loop import each
 
@@ -140,14 +140,44 @@ async def update_group(options: argparse.Namespace) -> int:
         "enabled": options.enabled,
     }
     wanted = {name: value for name, value in named.items() if value is not None}
+    mode = options.consume_mode
+    if mode is None and (options.topic is not None or options.share_queues is not None):
+        raise InvalidOption("--topic and --share-queues go with --consume-mode pop or pull")
+    if mode is not None:
+        return await _set_consume_mode(options, wanted)
     if not wanted:
         raise InvalidOption(
             "nothing to change: --max-retries, --retry-queues, --broadcast, --no-broadcast, "
-            "--enable or --disable is needed"
+            "--enable, --disable or --consume-mode is needed"
         )
     async with aio.Admin(client=client_config(options)) as admin:
         changes = await admin.update_group(options.group, **wanted, dry_run=options.dry_run)
     print_changes(changes, f"group {options.group}", as_json=options.json, dry_run=options.dry_run)
+    return 0
+
+
+async def _set_consume_mode(options: argparse.Namespace, others: Mapping[str, object]) -> int:
+    if options.topic is None:
+        raise InvalidOption("--consume-mode is set for a topic: add --topic")
+    if others or options.dry_run:
+        raise InvalidOption(
+            "--consume-mode goes alone: brokers do not say which mode is set, so that --dry-run "
+            "and changes of other settings have nothing to compare it with"
+        )
+    share = options.share_queues or 0
+    async with aio.Admin(client=client_config(options)) as admin:
+        await admin.set_consume_mode(
+            options.group, options.topic, options.consume_mode, share_queues=share
+        )
+    verb = "pop" if options.consume_mode == "pop" else "pull"
+    print_done(
+        options,
+        f"members of {options.group} that ask the brokers {verb} {options.topic} from now on",
+        group=options.group,
+        topic=options.topic,
+        consume_mode=options.consume_mode,
+        share_queues=share,
+    )
     return 0
 
 
@@ -273,8 +303,10 @@ async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace
     """Ask before a group gets its first position in a topic that it does not consume: it would be
     behind in that topic for ever.
     """
-    consumed = {row.queue.topic for row in await admin.lag(options.group, members=False)} - {
-        retry_topic(options.group)
+    consumed = {
+        row.queue.topic
+        for row in await admin.lag(options.group, members=False)
+        if not row.queue.topic.startswith(RETRY_PREFIX)
     }
     if consumed and options.topic not in consumed:
         names = " ".join(sorted(consumed))

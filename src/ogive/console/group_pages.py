@@ -82,7 +82,7 @@ class GroupPage:
     per_s: float
     members: tuple[HeldMember, ...]
     topics: tuple[TopicLag, ...]
-    retry: TopicLag | None
+    retries: tuple[TopicLag, ...]
     consumed: int
     dead: int | None
     troubles: dict[str, str]
@@ -177,7 +177,7 @@ class GroupQueries:
             per_s=progress.per_s,
             members=members,
             topics=tuple(one for one in topics if not one.topic.startswith(RETRY_PREFIX)),
-            retry=next((one for one in topics if one.topic.startswith(RETRY_PREFIX)), None),
+            retries=tuple(one for one in topics if one.topic.startswith(RETRY_PREFIX)),
             consumed=sum(max(0, one.consumer_offset) for one in progress.rows.values()),
             dead=await self._dead(name),
             troubles=groups.troubles | progress.troubles,

@@ -459,3 +459,29 @@ async def test_who_goes_through_a_list_of_groups_lists_them_once(
         assert await admin.members(group.name) is None
         assert await admin.lag(group.name) == []
     assert len(brokers[0].of(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)) == 1
+
+
+async def test_a_group_is_switched_to_popping_at_each_broker_of_the_topic(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    for broker in brokers:
+        broker.topics["Orders"] = 1
+        broker.on(RequestCode.SET_MESSAGE_REQUEST_MODE, ok())
+    await admin.set_consume_mode("billing", "Orders", "pop", share_queues=2)
+    asked = [
+        json.loads(one.body)
+        for broker in brokers
+        for one in broker.of(RequestCode.SET_MESSAGE_REQUEST_MODE)
+    ]
+    assert asked
+    for body in asked:
+        assert body == {
+            "topic": "Orders",
+            "consumerGroup": "billing",
+            "mode": "POP",
+            "popShareQueueNum": 2,
+        }
+    wrong: list[dict[str, Any]] = [{"mode": "push"}, {"mode": "pop", "share_queues": -1}]
+    for arguments in wrong:
+        with pytest.raises(InvalidOption, match=r"mode is 'push'|share_queues is -1"):
+            await admin.set_consume_mode("billing", "Orders", **arguments)

@@ -72,7 +72,7 @@ from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client
 from ogive.broker.windowed_counters import Counts, WindowDelta
 from ogive.errors import ResponseCode
-from ogive.model import MessageQueue
+from ogive.model import MessageQueue, pop_retry_topics
 from ogive.store.file_reader import each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.clients import Connection as ConnectionInfo
@@ -240,7 +240,13 @@ def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]
     topics = named or ctx.offsets.topics_of(header.consumer_group)
     if online is None or not online.subscriptions:
         return topics
-    return [topic for topic in topics if topic in online.subscriptions]
+    # members that pop read their retry topics without naming them
+    popped = {
+        name
+        for topic in online.subscriptions
+        for name in pop_retry_topics(header.consumer_group, topic)
+    }
+    return [topic for topic in topics if topic in online.subscriptions or topic in popped]
 
 
 def positions_later(ctx: Context, group: str, topic: TopicConfig) -> Callable[[], Positions]:

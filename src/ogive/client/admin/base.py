@@ -22,6 +22,7 @@ from ogive.client.namespace import Namespace
 from ogive.client.routes import MASTER_ID, similar_topics
 from ogive.errors import (
     BrokerError,
+    ConsumerNotOnline,
     GroupNotExist,
     InvalidOption,
     NoRoute,
@@ -31,6 +32,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageExt, MessageQueue, is_system_group, reply_topic, retry_topic
 from ogive.transport.event_loop import each
+from ogive.wire.bodies.clients import ConsumerConnection
 from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
 
 C = TypeVar("C", bound=type)
@@ -223,6 +225,23 @@ class AdminBase(StartedByWith):
             return master_addresses(await self._route(topic or retry_topic(group)))
         except TopicNotExist:
             return await self._masters()
+
+    async def _connections(self, group: str) -> list[tuple[str, ConsumerConnection]]:
+        """Return the group's members at each broker where it has any, with the broker's address."""
+        online: list[tuple[str, ConsumerConnection]] = []
+        for address in (await self._group_masters(group)).values():
+            try:
+                online.append(
+                    (
+                        address,
+                        await rpc.consumer_connections(
+                            self.client.pool, address, group, timeout_s=self._timeout_s
+                        ),
+                    )
+                )
+            except ConsumerNotOnline:
+                continue
+        return online
 
     async def _group_tables(
         self, cluster: str | None = None

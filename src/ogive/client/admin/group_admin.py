@@ -1,6 +1,6 @@
 """Consumer groups, their members, and producers."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ogive.client import rpc
 from ogive.client.admin.base import AdminBase, unknown_group
@@ -29,9 +29,16 @@ from ogive.errors import (
     TopicNotExist,
     TransportError,
 )
-from ogive.model import MessageQueue, is_system_group, retry_topic, validate_group, validate_topic
+from ogive.model import (
+    MessageQueue,
+    is_system_group,
+    pop_retry_topics,
+    retry_topic,
+    validate_group,
+    validate_topic,
+)
 from ogive.transport.event_loop import each
-from ogive.wire.bodies.clients import Connection, ConsumerConnection
+from ogive.wire.bodies.clients import Connection, ConsumerConnection, RequestMode
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import version_name
@@ -144,6 +151,36 @@ class GroupCalls(AdminBase):
         if not dry_run:
             await each(plans, carry_out)
         return [change for _, _, rows in plans for change in rows]
+
+    async def set_consume_mode(
+        self,
+        group: str,
+        topic: str,
+        mode: Literal["pull", "pop"],
+        *,
+        share_queues: int = 0,
+    ) -> None:
+        """Set whether members that ask pop or pull *topic*, at each broker that holds it.
+
+        Apache's push clients ask with setClientRebalance(false). ogive's listeners go by their own
+        *mode*, and pop from the queues that they are assigned. *share_queues*: so many other
+        members pop a member's queues as well; 0: all members pop from all queues. Raises NoRoute,
+        and InvalidOption for an unknown mode.
+        """
+        validate_group(group)
+        validate_topic(topic)
+        check_type("share_queues", share_queues, int, "int")
+        if mode not in ("pull", "pop"):
+            raise InvalidOption(f'mode is {mode!r}: must be "pull" or "pop"')
+        if share_queues < 0:
+            raise InvalidOption(f"share_queues is {share_queues}: must not be negative")
+        wanted = RequestMode(topic=topic, group=group, mode=mode.upper(), share_queues=share_queues)
+        await each(
+            (await self._topic_masters(topic)).values(),
+            lambda at: rpc.set_request_mode(
+                self.client.pool, at, wanted, timeout_s=self._timeout_s
+            ),
+        )
 
     async def delete_group(self, group: str, *, offsets: bool = False) -> None:
         """Delete the group from every broker; with *offsets* its progress, too.
@@ -296,12 +333,14 @@ class GroupCalls(AdminBase):
     async def lag(
         self, group: str, topic: str | None = None, *, members: bool = True
     ) -> list[QueueLag]:
-        """Return how far the group is behind in each queue, including those of its retry topic.
+        """Return how far the group is behind in each queue, including those of its retry topics.
 
         Empty if it never committed. *members*: also ask every member which queues it holds. Raises
         GroupNotExist and NoRoute, which name similar groups and topics.
         """
         rows = await self._lag(group, topic)
+        if topic is not None:
+            rows += await self._pop_retries(group, topic)
         if not rows and topic is not None:
             await self.client.routes.refresh(validate_topic(topic))
         holders = await self._holders(group) if members and rows else {}
@@ -316,6 +355,12 @@ class GroupCalls(AdminBase):
             )
             for row in rows
         ]
+
+    async def _pop_retries(self, group: str, topic: str) -> list[QueueLag]:
+        """Return the lag in the topics from which members that pop get messages again."""
+        names = pop_retry_topics(group, topic)
+        tables = [await self._progress(group, name) for name in names]
+        return [row for rows, _ in tables for row in rows if row.queue.topic in names]
 
     async def _lag(self, group: str, topic: str | None) -> list[QueueLag]:
         """Return the lag in each queue. Raises GroupNotExist."""
@@ -413,23 +458,6 @@ class GroupCalls(AdminBase):
                     )
                 )
         return sorted(rows, key=lambda row: row.queue), rate
-
-    async def _connections(self, group: str) -> list[tuple[str, ConsumerConnection]]:
-        """Return the group's members at each broker where it has any, with the broker's address."""
-        online: list[tuple[str, ConsumerConnection]] = []
-        for address in (await self._group_masters(group)).values():
-            try:
-                online.append(
-                    (
-                        address,
-                        await rpc.consumer_connections(
-                            self.client.pool, address, group, timeout_s=self._timeout_s
-                        ),
-                    )
-                )
-            except ConsumerNotOnline:
-                continue
-        return online
 
     async def _holders(self, group: str) -> dict[MessageQueue, str]:
         """Return the member that holds each queue, as the members report it.

@@ -28,6 +28,7 @@ from ogive.errors import (
 from ogive.model import (
     DLQ_PREFIX,
     MAX_OFFSET,
+    RETRY_PREFIX,
     TRACE_TOPIC,
     MessageExt,
     MessageQueue,
@@ -35,6 +36,7 @@ from ogive.model import (
     SendResult,
     check_offset,
     dlq_topic,
+    pop_retry_topics,
     retry_topic,
     validate_group,
     validate_topic,
@@ -55,6 +57,7 @@ FOR_EVER_MS: Final = 0x7FFF_FFFF_FFFF_FFFF
 PULL: Final = 32
 
 # as brokers say it, with SYSTEM_ERROR
+POPS: Final = "CONSUME_POP"
 _NOTHING_THERE: Final = "can not find message by the offset"
 _OF_ONE_DELIVERY: Final = frozenset(
     {
@@ -243,7 +246,8 @@ class MessageCalls(AdminBase):
                 f'{message.queue} is not a queue of the dead letters of "{group}" '
                 f"({DLQ_PREFIX}{group})"
             )
-        queue = (await self.client.routes.publish_queues(retry_topic(group)))[0]
+        topic = await self._retries_of(group, message)
+        queue = (await self.client.routes.publish_queues(topic))[0]
         header = SendMessageRequestV2(
             producer_group=group,
             topic=queue.topic,
@@ -274,6 +278,28 @@ class MessageCalls(AdminBase):
                 "dead letters. Stop the members, send the message again, and start them"
             )
         return result
+
+    async def _retries_of(self, group: str, message: MessageExt) -> str:
+        """Return the retry topic that the members of *group* read, by how they consume now; if none
+        is online, or the broker does not say, by how the message was consumed.
+        """
+        try:
+            online = {one.consume_type for _, one in await self._connections(group)}
+        except BrokerError:
+            online = set()
+        pops = POPS in online if online else PropertyName.FIRST_POP_TIME in message.properties
+        if not pops:
+            return retry_topic(group)
+        origin = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
+        if origin.startswith(RETRY_PREFIX):
+            # it failed on its way from there
+            return origin
+        first, second = pop_retry_topics(group, origin)
+        try:
+            await self.client.routes.find(second)
+        except NoRoute:
+            return first
+        return second
 
     async def _is_dead_again(self, result: SendResult, dead_letters: str) -> bool:
         """Return True if the broker has stored the message among the *dead_letters* at once.

@@ -153,11 +153,14 @@ class GroupMember(ABC):
         start = self._state.starts[self.topics[0]] if self.topics else "earliest"
         return ConsumerData(
             group=self.group,
-            consume_type="CONSUME_ACTIVELY" if group.polled else "CONSUME_PASSIVELY",
+            consume_type=self._consume_type(),
             message_model="BROADCASTING" if group.broadcast else "CLUSTERING",
             consume_from_where=consume_from_where(start),
             subscriptions=tuple(self._state.topics.values()),
         )
+
+    def _consume_type(self) -> str:
+        return "CONSUME_ACTIVELY" if self._context.polled else "CONSUME_PASSIVELY"
 
     def on_consumer_ids_changed(self) -> None:
         self._rebalancer.soon()

@@ -610,6 +610,9 @@ class PopMember(PushMember):
         if pops is not None:
             pops.soon()
 
+    def _consume_type(self) -> str:
+        return "CONSUME_POP"
+
     def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
         return ()
 

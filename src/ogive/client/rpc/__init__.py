@@ -83,6 +83,7 @@ from ogive.client.rpc.pop import (
     fits_batch,
     pop_message,
     query_assignment,
+    set_request_mode,
 )
 
 __all__ = [
@@ -147,6 +148,7 @@ __all__ = [
     "send_back",
     "send_message",
     "send_reply",
+    "set_request_mode",
     "success",
     "topic_config",
     "topic_configs",

@@ -8,9 +8,9 @@ from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, check, request
 from ogive.errors import BrokerBusy, NotSupported, ProtocolError, ResponseCode
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies.clients import AssignmentQuery, assignments_loads
+from ogive.wire.bodies.clients import AssignmentQuery, RequestMode, assignments_loads
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers.admin import QueryAssignmentRequest
+from ogive.wire.headers.admin import QueryAssignmentRequest, SetMessageRequestModeRequest
 from ogive.wire.headers.codec import Header, decode_header
 from ogive.wire.headers.pop import (
     AckMessageRequest,
@@ -311,3 +311,15 @@ async def query_assignment(
     header = QueryAssignmentRequest()
     reply = check(await _ask(pool, address, header, timeout_s, question.encode()), address)
     return assignments_loads(reply.body)
+
+
+async def set_request_mode(
+    pool: ConnectionPool,
+    address: str,
+    mode: RequestMode,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Set whether clients that ask the broker pop or pull a topic for a group."""
+    header = SetMessageRequestModeRequest()
+    check(await _ask(pool, address, header, timeout_s, mode.encode()), address)

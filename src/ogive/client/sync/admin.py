@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Literal
 
 from ogive.client import admin as aio_admin
 from ogive.client.admin.records import (
@@ -222,6 +223,25 @@ class Admin(Facade):
             )
         )
 
+    def set_consume_mode(
+        self,
+        group: str,
+        topic: str,
+        mode: Literal["pull", "pop"],
+        *,
+        share_queues: int = 0,
+    ) -> None:
+        """Set whether members that ask pop or pull *topic*, at each broker that holds it.
+
+        Apache's push clients ask with setClientRebalance(false). ogive's listeners go by their own
+        *mode*, and pop from the queues that they are assigned. *share_queues*: so many other
+        members pop a member's queues as well; 0: all members pop from all queues. Raises NoRoute,
+        and InvalidOption for an unknown mode.
+        """
+        self._live().call(
+            self._admin.set_consume_mode(group, topic, mode, share_queues=share_queues)
+        )
+
     def delete_group(self, group: str, *, offsets: bool = False) -> None:
         """Delete the group from every broker; with *offsets* its progress, too.
 
@@ -264,7 +284,7 @@ class Admin(Facade):
         return self._live().call(self._admin.running_info(group, client_id, stack=stack))
 
     def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
-        """Return how far the group is behind in each queue, including those of its retry topic.
+        """Return how far the group is behind in each queue, including those of its retry topics.
 
         Empty if it never committed. *members*: also ask every member which queues it holds. Raises
         GroupNotExist and NoRoute, which name similar groups and topics.
