@@ -21,7 +21,7 @@ from examples.demo.flights import KINDS, EventStream
 from examples.demo.progress import Progress
 from examples.demo.timeline import Timeline
 from examples.demo.truth import Figures
-from ogive import ProducerConfig, SendResult, aio
+from ogive import ProducerConfig, SendHandle, aio
 from ogive.client.admin import QueueLag
 from ogive.console.charts import Band
 from ogive.errors import GroupNotExist, OgiveError
@@ -253,9 +253,7 @@ class Pipeline:
             raise self._failed
         self.observed.sent = dict(self._sent)
 
-    def _acknowledged(self, kind: str, sent: asyncio.Future[SendResult]) -> None:
-        if sent.cancelled():
-            return
+    def _acknowledged(self, kind: str, sent: SendHandle) -> None:
         if (failure := sent.exception()) is not None:
             self._failed = self._failed or failure
         else:
