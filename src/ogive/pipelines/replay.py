@@ -1,10 +1,9 @@
 """Replay of an archive, or of a time range of a topic, into a topic: with the original keys, tags
 and properties, and at a given rate.
 
-Messages are sent hour by hour, and within an hour in order of storage time. Messages with the same
-sharding key keep their order; messages without one keep the order of their queue. Progress is saved
-under *state* after every chunk, for each queue: a stop and a restart send nothing twice, a crash at
-most one chunk.
+Messages are sent hour by hour, and within an hour in order of storage time. Those of one sharding
+key, or of one queue without a key, keep their order. Progress is saved under *state* after every
+chunk: a stop and a restart send nothing twice, a crash at most one chunk.
 """
 
 import time
@@ -55,8 +54,7 @@ def replay(
     """Send *source*, a topic of *name_server* or ``archive:FOLDER``, to the name server *target*,
     into the topic *to* (None: its own).
 
-    *rate* is in messages a second. *since* (inclusive) and *until* (exclusive) limit the storage
-    time.
+    *rate* is in messages a second. *since* (inclusive) and *until* limit the storage time.
     """
     summary = Summary("replay", dry_run=dry_run)
     state = writable("state", state)

@@ -287,7 +287,7 @@ def test_every_key_leads_to_an_option_or_a_setting() -> None:
 
 
 APACHES_NAME = re.compile(
-    r"(?:#\s+|\"\"\")((?:[a-z]+\.)*[a-z]+[A-Z]\w*|tls(?:\.[a-zA-Z]+)+)(?![\w.])"
+    r"(?:#\s+|\"\"\"|Java:\s+|\()((?:[a-z]+\.)*[a-z]+[A-Z]\w*|tls(?:\.[a-zA-Z]+)+)(?!\w|\.\w)"
 )
 NOT_READ = {
     "rocketmq.broker.rebalance.lockMaxLiveTime": "a property of Java's process, which stands in no "
@@ -309,7 +309,7 @@ NOT_READ = {
 
 
 def test_every_setting_with_a_name_of_apaches_is_read_or_there_is_a_reason() -> None:
-    """Those that the comments in the classes name, and those that the broker tells Apache's
+    """Those that the docstrings of the classes name, and those that the broker tells Apache's
     tools.
     """
     named = {

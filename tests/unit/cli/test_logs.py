@@ -104,6 +104,7 @@ def test_what_a_connection_says_of_its_end_is_left_to_the_command() -> None:
 def test_a_command_without_a_log_says_things_once() -> None:
     assert logging.lastResort is not None
     before = list(logging.lastResort.filters)
+    logging.lastResort.filters.clear()
     try:
         for _ in range(2):
             filter_repeated_warnings()
