@@ -5,7 +5,7 @@ from ogive.model import MessageExt
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_messages
-from ogive.wire.pop import Handle, read_offset_infos
+from ogive.wire.pop import PopHandle, read_offset_infos
 from tests.raw_client import RawClient
 
 GROUP = "G"
@@ -27,13 +27,13 @@ def popping(topic: str = "T", group: str = GROUP, **changed: object) -> dict[str
 
 async def pop(
     client: RawClient, topic: str = "T", group: str = GROUP, **changed: object
-) -> list[tuple[MessageExt, Handle]]:
+) -> list[tuple[MessageExt, PopHandle]]:
     """What a request gets, each message with its handle; nothing for 210."""
     answer = await client.call(RequestCode.POP_MESSAGE, **popping(topic, group, **changed))
     return [] if answer.code == ResponseCode.POLLING_TIMEOUT else leased(answer)
 
 
-def leased(answer: RemotingCommand, broker: str = "broker-a") -> list[tuple[MessageExt, Handle]]:
+def leased(answer: RemotingCommand, broker: str = "broker-a") -> list[tuple[MessageExt, PopHandle]]:
     """The messages of an answer with their handles, as a Java client makes them."""
     assert answer.code == ResponseCode.SUCCESS, answer
     fields = answer.ext_fields
@@ -52,7 +52,7 @@ def leased(answer: RemotingCommand, broker: str = "broker-a") -> list[tuple[Mess
         text = message.properties.get("POP_CK")
         if text is None:
             start, flag = plain[message.queue.queue_id, message.queue_offset]
-            handle = Handle(
+            handle = PopHandle(
                 start,
                 int(fields["popTime"]),
                 int(fields["invisibleTime"]),
@@ -63,13 +63,13 @@ def leased(answer: RemotingCommand, broker: str = "broker-a") -> list[tuple[Mess
                 message.queue_offset,
             )
         else:
-            handle = Handle.read(text)
+            handle = PopHandle.read(text)
         pairs.append((message, handle))
     return pairs
 
 
 def acknowledging(
-    handle: Handle, topic: str = "T", group: str = GROUP, **changed: object
+    handle: PopHandle, topic: str = "T", group: str = GROUP, **changed: object
 ) -> dict[str, object]:
     """The fields of an ACK_MESSAGE. *topic*: the one that the message was read from."""
     return {

@@ -38,7 +38,7 @@ UNLIMITED_RETRIES: Final = 0x7FFFFFFF
 MIN_SUSPEND_S, MAX_SUSPEND_S = 0.01, 30.0
 
 Mode = Literal["pull", "pop"]
-"""How the messages of a group reach its members."""
+"""Way in which the messages of a group reach its members."""
 Start = Literal["latest", "earliest"] | datetime
 """Start of a group in a queue without a committed offset."""
 

@@ -27,8 +27,8 @@ from ogive.wire.pop import (
     RETRY_V1,
     TOPIC_ITSELF,
     BatchAckBody,
-    Handle,
-    QueueOffsets,
+    PopHandle,
+    PoppedOffsets,
     msg_offset_info,
     read_topic,
     retry_flag,
@@ -104,7 +104,7 @@ class FakePop:
                 return RemotingCommand(ResponseCode.SUCCESS, {})
             case RequestCode.ACK_MESSAGE:
                 ack = decode_header(AckMessageRequest, request.ext_fields)
-                handle = Handle.read(ack.extra_info)
+                handle = PopHandle.read(ack.extra_info)
                 key = ack.consumer_group, ack.topic, ack.queue_id, ack.offset
                 self._ack(key, handle.pop_time_ms)
                 return RemotingCommand(ResponseCode.SUCCESS, {})
@@ -121,7 +121,7 @@ class FakePop:
     def _pop(self, header: PopMessageRequest, *, last: bool) -> RemotingCommand | None:
         self._popped_ms = max(time.time_ns() // 1_000_000, self._popped_ms + 1)
         self._revive()
-        found: list[tuple[QueueOffsets, list[StoredMessage]]] = []
+        found: list[tuple[PoppedOffsets, list[StoredMessage]]] = []
         room = header.max_msg_nums
         for topic, queue_id in self._sources(header.consumer_group, header.topic, header):
             messages = self._take(header, topic, queue_id, room)
@@ -129,7 +129,7 @@ class FakePop:
                 room -= len(messages)
                 offsets = [message.queue_offset for message in messages]
                 flag = retry_flag(topic)
-                found.append((QueueOffsets(flag, queue_id, offsets[0], offsets), messages))
+                found.append((PoppedOffsets(flag, queue_id, offsets[0], offsets), messages))
         if not found and not last:
             return None
         answer = PopMessageResponse(
@@ -155,16 +155,16 @@ class FakePop:
         return RemotingCommand(code, encode_header(answer), body)
 
     @staticmethod
-    def _key(header: PopMessageRequest, topic: str, place: QueueOffsets, offset: int) -> Key:
+    def _key(header: PopMessageRequest, topic: str, place: PoppedOffsets, offset: int) -> Key:
         return header.consumer_group, topic, place.queue_id, offset
 
     def _delivered(
-        self, header: PopMessageRequest, place: QueueOffsets, message: StoredMessage
+        self, header: PopMessageRequest, place: PoppedOffsets, message: StoredMessage
     ) -> StoredMessage:
         """Return a message as it goes out: one of the retry topic has its handle with it."""
         if place.flag == TOPIC_ITSELF:
             return message
-        handle = Handle(
+        handle = PopHandle(
             place.start,
             self._popped_ms,
             header.invisible_time_ms,
@@ -205,7 +205,7 @@ class FakePop:
             self._next[at] = self._next.get(at, 0) + 1
 
     def _change(self, header: ChangeInvisibleTimeRequest) -> RemotingCommand:
-        handle = Handle.read(header.extra_info)
+        handle = PopHandle.read(header.extra_info)
         key = header.consumer_group, header.topic, header.queue_id, header.offset
         lease = self.leases.get(key)
         now_ms = max(time.time_ns() // 1_000_000, self._popped_ms + 1)

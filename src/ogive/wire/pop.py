@@ -43,7 +43,7 @@ def read_topic(group: str, topic: str, flag: int) -> str:
     return f"{RETRY_PREFIX}{group}{'+' if flag == RETRY_V2 else '_'}{topic}"
 
 
-class Handle(NamedTuple):
+class PopHandle(NamedTuple):
     """Everything a broker needs to find the lease of a message: property POP_CK, extraInfo.
 
     *start* is the offset at which the read of the queue began. *flag*: see read_topic().
@@ -83,7 +83,7 @@ class Handle(NamedTuple):
         return handle
 
 
-class QueueOffsets(NamedTuple):
+class PoppedOffsets(NamedTuple):
     """Messages of one queue in an answer, and where its read began. *flag*: see read_topic()."""
 
     flag: int
@@ -92,12 +92,12 @@ class QueueOffsets(NamedTuple):
     offsets: Sequence[int]
 
 
-def start_offset_info(queues: Iterable[QueueOffsets]) -> str:
+def start_offset_info(queues: Iterable[PoppedOffsets]) -> str:
     """Return the text of startOffsetInfo."""
     return ";".join([f"{one.flag} {one.queue_id} {one.start}" for one in queues])
 
 
-def msg_offset_info(queues: Iterable[QueueOffsets]) -> str:
+def msg_offset_info(queues: Iterable[PoppedOffsets]) -> str:
     """Return the text of msgOffsetInfo."""
     return ";".join(
         [f"{one.flag} {one.queue_id} {','.join(map(str, one.offsets))}" for one in queues]
@@ -105,7 +105,7 @@ def msg_offset_info(queues: Iterable[QueueOffsets]) -> str:
 
 
 def order_count_info(
-    queues: Iterable[QueueOffsets], counts_of: Callable[[int], Mapping[int, int]]
+    queues: Iterable[PoppedOffsets], counts_of: Callable[[int], Mapping[int, int]]
 ) -> str:
     """Return the text of orderCountInfo: how often messages were delivered before, and for older
     clients the least count of each queue. *counts_of* has the counts above 0 of a queue's messages.
@@ -123,18 +123,18 @@ def order_count_info(
     return ";".join(entries)
 
 
-def read_offset_infos(starts: str, offsets: str) -> list[QueueOffsets]:
+def read_offset_infos(starts: str, offsets: str) -> list[PoppedOffsets]:
     """Read startOffsetInfo and msgOffsetInfo. Raises ProtocolError."""
     try:
         begins: dict[tuple[int, int], int] = {}
         for entry in filter(None, starts.split(";")):
             flag, queue_id, start = map(parse_long, entry.split(" "))
             begins[flag, queue_id] = start
-        found: dict[tuple[int, int], QueueOffsets] = {}
+        found: dict[tuple[int, int], PoppedOffsets] = {}
         for entry in filter(None, offsets.split(";")):
             texts = entry.split(" ")
             key = (parse_long(texts[0]), parse_long(texts[1]))
-            found[key] = QueueOffsets(
+            found[key] = PoppedOffsets(
                 *key, begins[key], tuple(map(parse_long, texts[2].split(",")))
             )
         if len(found) != offsets.count(";") + bool(offsets):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker.deferred.timer_properties import Handle, read_handle, recall_handle, timed
+from ogive.broker.deferred.timer_properties import RecallHandle, read_handle, recall_handle, timed
 from ogive.broker.deferred.timer_queue import TimerProgressFile
 from ogive.broker.deferred.timers import BATCH, IN_FLIGHT, PASSED, TimerProgress, Timers
 from ogive.broker.deferred.waiting import MAX_WAIT_S
@@ -191,7 +191,7 @@ def test_a_handle_is_javas() -> None:
         )
         == text
     )
-    assert read_handle(text) == Handle("T", "broker-a", 1_700_000_001_001, "K")
+    assert read_handle(text) == RecallHandle("T", "broker-a", 1_700_000_001_001, "K")
     assert (
         recall_handle({"TIMER_OUT_MS": "1", "REAL_TOPIC": "%RETRY%G", "UNIQ_KEY": "K"}, "b") is None
     )
@@ -423,7 +423,7 @@ async def test_a_read_error_in_the_middle_takes_nothing_up_twice(
 
 async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(bench: Bench) -> None:
     stored = bench.send(b"a", 5_000)
-    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    handle = RecallHandle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     hold = bench.timers.hold(handle)
     assert hold is not None
     assert await bench.at(NOW + 5_000) == []
@@ -438,7 +438,7 @@ async def test_a_message_that_two_take_back_is_let_go_by_none_of_them_alone(benc
     with success.
     """
     stored = bench.send(b"a", 5_000)
-    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    handle = RecallHandle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     assert bench.timers.held(handle) is None
     first = bench.timers.hold(handle)
     assert first is not None
@@ -450,7 +450,7 @@ async def test_a_message_that_two_take_back_is_let_go_by_none_of_them_alone(benc
 
 async def test_who_lets_messages_go_lets_go_none_that_another_takes_back(bench: Bench) -> None:
     stored = bench.send(b"a", 5_000)
-    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    handle = RecallHandle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     first = bench.timers.hold(handle)
     assert first is not None
     bench.send(b"0", handle.time_ms - bench.now_ms, TIMER_DEL_UNIQKEY="a")
@@ -464,7 +464,7 @@ async def test_many_messages_of_one_name_are_held_in_one_step(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is the client's choice, and so is how many recalls it sends."""
-    handle = Handle("T", "broker-a", 0, "same")
+    handle = RecallHandle("T", "broker-a", 0, "same")
     for n in range(300):
         out_ms = bench.send(b"%d" % n, 5_000, UNIQ_KEY="same")["TIMER_OUT_MS"]
         handle = handle._replace(time_ms=int(out_ms) + 1)
@@ -481,7 +481,7 @@ async def test_many_messages_of_one_name_are_held_in_one_step(
 
 async def test_a_message_that_is_not_taken_back_after_all_is_delivered_once(bench: Bench) -> None:
     stored = bench.send(b"a", 5_000)
-    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    handle = RecallHandle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     hold = bench.timers.hold(handle)
     assert hold is not None
     bench.timers.release(handle, hold)
@@ -490,7 +490,7 @@ async def test_a_message_that_is_not_taken_back_after_all_is_delivered_once(benc
 
 async def test_a_message_that_is_held_again_and_again_waits_once(bench: Bench) -> None:
     stored = bench.send(b"a", 5_000)
-    handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
+    handle = RecallHandle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     for _ in range(3):
         hold = bench.timers.hold(handle)
         assert hold is not None
@@ -551,7 +551,7 @@ async def test_nobody_takes_back_a_message_of_another_topic(bench: Bench) -> Non
     """Who may write to one topic would else reach into all."""
     stored = bench.send(b"a", 5_000)
     out_ms = int(stored["TIMER_OUT_MS"])
-    assert not bench.timers.hold(Handle("Other", "broker-a", out_ms + 1, "a"))
+    assert not bench.timers.hold(RecallHandle("Other", "broker-a", out_ms + 1, "a"))
     bench.send(b"0", out_ms + 1 - NOW, "Other", TIMER_DEL_UNIQKEY="a")
     assert await bench.at(NOW + 5_000) == [b"a"]
 

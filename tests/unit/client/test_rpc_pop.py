@@ -21,10 +21,10 @@ from ogive.wire.headers.pop import (
     PopMessageResponse,
 )
 from ogive.wire.message import StoredMessage, encode_stored
-from ogive.wire.pop import ORDERLY_QUEUE, BatchAckBody, Handle
+from ogive.wire.pop import ORDERLY_QUEUE, BatchAckBody, PopHandle
 
 POP_CODE = RequestCode.POP_MESSAGE
-HANDLE = Handle(17, 1000, 30_000, 3, 0, "broker-a", 2, 19)
+HANDLE = PopHandle(17, 1000, 30_000, 3, 0, "broker-a", 2, 19)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from ogive.errors import ProtocolError
 from ogive.model import validate_topic
 from ogive.wire.pop import (
     BatchAckBody,
-    Handle,
-    QueueOffsets,
+    PopHandle,
+    PoppedOffsets,
     bits_text,
     msg_offset_info,
     read_offset_infos,
@@ -20,7 +20,7 @@ from ogive.wire.pop import (
 
 LONGS = st.integers(0, 2**63 - 1)
 HANDLES = st.builds(
-    Handle,
+    PopHandle,
     LONGS,
     LONGS,
     LONGS,
@@ -34,18 +34,18 @@ HANDLES = st.builds(
 
 def test_a_handle_as_apaches_broker_writes_it() -> None:
     text = "17 1735689600123 60000 3 0 broker-a 2 19"
-    assert Handle.read(text) == Handle(17, 1735689600123, 60000, 3, 0, "broker-a", 2, 19)
+    assert PopHandle.read(text) == PopHandle(17, 1735689600123, 60000, 3, 0, "broker-a", 2, 19)
 
 
 @given(HANDLES, st.sampled_from(["", " 4711", " x y"]))
-def test_a_handle_is_read_as_it_was_written(handle: Handle, more: str) -> None:
-    assert Handle.read(f"{handle}{more}") == handle
+def test_a_handle_is_read_as_it_was_written(handle: PopHandle, more: str) -> None:
+    assert PopHandle.read(f"{handle}{more}") == handle
 
 
 @given(st.text())
 def test_any_other_text_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError):
-        Handle.read(f"{text.replace(' ', '')} 1 2 3 0 broker-a 0")
+        PopHandle.read(f"{text.replace(' ', '')} 1 2 3 0 broker-a 0")
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_any_other_text_is_refused(text: str) -> None:
 )
 def test_handles_that_no_broker_gave(text: str) -> None:
     with pytest.raises(ProtocolError, match="invalid handle"):
-        Handle.read(text)
+        PopHandle.read(text)
 
 
 def test_offsets_of_an_answer_as_apaches_broker_writes_them() -> None:
-    queues = [QueueOffsets(0, 1, 17, (17, 19)), QueueOffsets(1, 0, 3, (3,))]
+    queues = [PoppedOffsets(0, 1, 17, (17, 19)), PoppedOffsets(1, 0, 3, (3,))]
     assert start_offset_info(queues) == "0 1 17;1 0 3"
     assert msg_offset_info(queues) == "0 1 17,19;1 0 3"
     assert read_offset_infos("0 1 17;1 0 3", "0 1 17,19;1 0 3") == queues

@@ -167,7 +167,7 @@ def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-class Handle(NamedTuple):
+class RecallHandle(NamedTuple):
     topic: str
     broker_name: str
     time_ms: int
@@ -179,7 +179,7 @@ class Handle(NamedTuple):
         return name_of(self.topic, self.unique_key, str(self.time_ms - 1))
 
 
-def read_handle(text: str) -> Handle:
+def read_handle(text: str) -> RecallHandle:
     """Read the parts of a recall handle. Raises ValueError for one that no broker issued."""
     try:
         if "+" in text or "/" in text:
@@ -197,4 +197,4 @@ def read_handle(text: str) -> Handle:
         raise ValueError("recall handle is invalid") from None
     if version != "v1" or not unique_key:
         raise ValueError("recall handle is invalid")
-    return Handle(topic, broker_name, time_ms, unique_key)
+    return RecallHandle(topic, broker_name, time_ms, unique_key)

@@ -32,8 +32,8 @@ from ogive.broker.deferred.timer_properties import (
     DELETE_KEY,
     DELIVER_MS,
     OUT_MS,
-    Handle,
     Name,
+    RecallHandle,
     delivered_properties,
     exact_time,
     is_delay,
@@ -275,11 +275,11 @@ class Timers:
         """Deliver nothing of this name; the caller takes it back in the log."""
         self._drop(name)
 
-    def held(self, handle: Handle) -> Hold | None:
+    def held(self, handle: RecallHandle) -> Hold | None:
         """Return the hold under which the messages of *handle* are being cancelled, or None."""
         return self._held.get(handle.name)
 
-    def hold(self, handle: Handle) -> Hold | None:
+    def hold(self, handle: RecallHandle) -> Hold | None:
         """Keep the messages of *handle* from being delivered while they are being cancelled.
 
         Return None if none waits. held() must be None: only one holder may let them go on.
@@ -289,7 +289,7 @@ class Timers:
         hold = self._held[handle.name] = Hold()
         return hold
 
-    def release(self, handle: Handle, hold: Hold) -> None:
+    def release(self, handle: RecallHandle, hold: Hold) -> None:
         """End the hold. Messages that are still waiting were not cancelled, and wait again, unless
         another request has recalled them meanwhile.
         """

@@ -30,7 +30,7 @@ from ogive.wire.headers.pop import (
     ChangeInvisibleTimeRequest,
     ChangeInvisibleTimeResponse,
 )
-from ogive.wire.pop import ORDERLY_QUEUE, BatchAck, BatchAckBody, Handle, retry_flag
+from ogive.wire.pop import ORDERLY_QUEUE, BatchAck, BatchAckBody, PopHandle, retry_flag
 
 MAX_BODY_BYTES = 1024 * 1024
 
@@ -38,7 +38,7 @@ MAX_BODY_BYTES = 1024 * 1024
 def acknowledge(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """Serve ACK_MESSAGE. Raises OgiveError."""
     header = decode_header(AckMessageRequest, command.ext_fields)
-    handle, end = Handle.read(header.extra_info), partial(_answer, connection, command)
+    handle, end = PopHandle.read(header.extra_info), partial(_answer, connection, command)
     if handle.revive_queue == ORDERLY_QUEUE:
         batch = _ordered(ctx, header, handle)
         ctx.leases.acknowledge_ordered(
@@ -108,7 +108,7 @@ def change(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     """Serve CHANGE_MESSAGE_INVISIBLETIME. Raises OgiveError."""
     header = decode_header(ChangeInvisibleTimeRequest, command.ext_fields)
     check_time("invisibleTime", header.invisible_time_ms)
-    handle = Handle.read(header.extra_info)
+    handle = PopHandle.read(header.extra_info)
     if handle.revive_queue == ORDERLY_QUEUE:
         _change_ordered(ctx, connection, command, header, handle)
         return
@@ -140,7 +140,7 @@ def _change_ordered(
     connection: Connection,
     command: RemotingCommand,
     header: ChangeInvisibleTimeRequest,
-    handle: Handle,
+    handle: PopHandle,
 ) -> None:
     """Serve the request for a message of an ordered batch. Raises OgiveError."""
 
@@ -167,7 +167,7 @@ def _change_ordered(
 
 
 def _ordered(
-    ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest, handle: Handle
+    ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest, handle: PopHandle
 ) -> Batch | None:
     """Return the batch that a handle names, or None if that is not out any more.
 
@@ -197,7 +197,7 @@ def _place(header: AckMessageRequest | ChangeInvisibleTimeRequest) -> tuple[str,
 
 
 def _find(
-    ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest, handle: Handle
+    ctx: Context, header: AckMessageRequest | ChangeInvisibleTimeRequest, handle: PopHandle
 ) -> Lease | None:
     """Return the lease of a message that is still out. Raises Rejected."""
     topic = _checked_topic(ctx, header)

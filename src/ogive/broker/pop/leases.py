@@ -40,7 +40,7 @@ _VERSION: Final = 1
 
 
 class LeaseKey(NamedTuple):
-    """What handles say of a lease. *start*: the offset at which the read began."""
+    """Key of a lease, as in its messages' handles. *start*: the offset at which the read began."""
 
     group: str
     topic: str
@@ -82,7 +82,7 @@ class Lease:
 
 
 class Read(NamedTuple):
-    """What one read of one queue takes: *offsets*, or none where it only passed over messages.
+    """One read of a queue: *offsets* are taken, none where it only passed over messages.
 
     *after*: the offset that the next read begins at.
     """

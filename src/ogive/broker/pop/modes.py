@@ -1,4 +1,4 @@
-"""Which groups pop which topics: SET_ (401) and GET_ALL_MESSAGE_REQUEST_MODE (402).
+"""Modes of consumption by topic and group: SET_ (401) and GET_ALL_MESSAGE_REQUEST_MODE (402).
 
 Source: MessageRequestModeManager.java, QueryAssignmentProcessor.java, 5.5. The file,
 config/messageRequestMode.json, is Apache's.
@@ -21,7 +21,10 @@ POP, PULL = "POP", "PULL"
 
 
 class RequestModes:
-    """How groups are to consume topics. Event-loop only; the file is written off the loop."""
+    """Table of the modes in which groups consume topics. Owner: the event loop.
+
+    The file is written off the loop.
+    """
 
     def __init__(self, table: JsonTable) -> None:
         """Load the file. Blocking. Raises StoreError."""

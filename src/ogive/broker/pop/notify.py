@@ -1,4 +1,4 @@
-"""Whether there is something to pop, and what: NOTIFICATION (200054), POLLING_INFO (200055),
+"""Requests that change nothing: NOTIFICATION (200054), POLLING_INFO (200055),
 PEEK_MESSAGE (200052).
 
 Source: NotificationProcessor.java, PollingInfoProcessor.java, PeekMessageProcessor.java, 5.5.

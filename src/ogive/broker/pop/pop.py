@@ -62,8 +62,8 @@ from ogive.wire.pop import (
     MAX_POP_MESSAGES,
     ORDERLY_QUEUE,
     RETRY_V1,
-    Handle,
-    QueueOffsets,
+    PopHandle,
+    PoppedOffsets,
     msg_offset_info,
     order_count_info,
     retry_flag,
@@ -84,8 +84,8 @@ _MOVED: Final = (
 )
 
 
-class Found(NamedTuple):
-    """What one queue has for a request: *read* to be leased, and its messages.
+class QueueRead(NamedTuple):
+    """Messages of one queue for a request: *read* is to be leased.
 
     *parts* are records as stored; *again* the messages of a retry topic.
     """
@@ -96,11 +96,11 @@ class Found(NamedTuple):
 
 
 class Plan:
-    """What a request would take: nothing has changed yet."""
+    """Messages that a request would take. Nothing has changed yet."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self.room, self.room_bytes = most, most_bytes
-        self.found: list[Found] = []
+        self.found: list[QueueRead] = []
         # messages that are left, in all queues that were looked at
         self.rest = 0
 
@@ -303,7 +303,7 @@ class Pop(WaitingRequest):
         if result.status is GetStatus.FOUND:
             self._add(plan, place, start, result)
         elif after != position:
-            plan.found.append(Found(Read(place, start, (), after), (), ()))
+            plan.found.append(QueueRead(Read(place, start, (), after), (), ()))
 
     def _add(self, plan: Plan, place: Place, start: int, result: GetResult) -> None:
         flag = retry_flag(place[1])
@@ -315,7 +315,7 @@ class Pop(WaitingRequest):
                 again = [one for one in again if self._is_ours(one)]
             offsets = [message.queue_offset for message in again]
         plan.found.append(
-            Found(Read(place, start, tuple(offsets), result.next_offset), result.parts, again)
+            QueueRead(Read(place, start, tuple(offsets), result.next_offset), result.parts, again)
         )
         plan.room -= len(offsets)
         plan.room_bytes -= result.size
@@ -387,7 +387,7 @@ class Pop(WaitingRequest):
             if not found.read.offsets:
                 continue
             queues.append(
-                QueueOffsets(retry_flag(topic), queue_id, found.read.start, found.read.offsets)
+                PoppedOffsets(retry_flag(topic), queue_id, found.read.start, found.read.offsets)
             )
             size = sum(map(len, found.parts))
             ctx.traffic.pulled(
@@ -428,7 +428,7 @@ class Pop(WaitingRequest):
         properties = decode_properties(message.properties)
         properties.pop(PropertyName.RECORD_CRC, None)
         properties["POP_CK"] = str(
-            Handle(
+            PopHandle(
                 read.start,
                 pop_time_ms,
                 invisible_ms,

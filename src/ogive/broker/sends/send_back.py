@@ -52,7 +52,7 @@ from ogive.broker.deferred.timer_properties import (
     DELETE_KEY,
     DELIVER_MS,
     OUT_MS,
-    Handle,
+    RecallHandle,
     read_handle,
     timed,
 )
@@ -132,7 +132,11 @@ async def recall(
 
 
 async def _store(
-    ctx: Context, connection: Connection, header: RecallMessageRequest, taken: Handle, now_ms: int
+    ctx: Context,
+    connection: Connection,
+    header: RecallMessageRequest,
+    taken: RecallHandle,
+    now_ms: int,
 ) -> None:
     properties = {
         DELETE_KEY: taken.unique_key,

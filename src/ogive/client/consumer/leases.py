@@ -28,7 +28,7 @@ from ogive.errors import InvalidOption, NotSupported, OgiveError
 from ogive.model import MessageExt, MessageQueue
 from ogive.wire.bodies.clients import AssignmentQuery, SubscriptionData
 from ogive.wire.headers.pop import NotificationRequest, PopMessageRequest
-from ogive.wire.pop import MAX_POP_MESSAGES, Handle
+from ogive.wire.pop import MAX_POP_MESSAGES, PopHandle
 
 log = logging.getLogger(__name__)
 
@@ -59,20 +59,20 @@ def check_start(start: Start) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Lease:
+class MessageLease:
     """Lease of one popped message of *topic*, the one subscribed to.
 
     *ends* is a ``lease_time``.
     """
 
     topic: str
-    handle: Handle
+    handle: PopHandle
     ends: float
     changing: asyncio.Future[None] | None = None
     """Done when the change in flight has ended."""
 
     @property
-    def ack(self) -> tuple[str, Handle]:
+    def ack(self) -> tuple[str, PopHandle]:
         return self.topic, self.handle
 
     def has_ended(self) -> bool:
@@ -84,7 +84,7 @@ def now() -> float:
     return lease_time(time.monotonic())
 
 
-Popped = tuple[MessageExt, Lease]
+Popped = tuple[MessageExt, MessageLease]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,8 @@ class PopClient(GroupClient):
             log.error("group %s: %s; it comes again when its lease ends", self.group, failure)
         ends = now() + settings.invisible_s
         popped = [
-            (message, Lease(source.topic, handle, ends)) for message, handle in answer.messages
+            (message, MessageLease(source.topic, handle, ends))
+            for message, handle in answer.messages
         ]
         wanted = {id(one) for one in select([message for message, _ in popped], subscription)}
         unwanted = [lease for message, lease in popped if id(message) not in wanted]
@@ -212,14 +213,14 @@ class PopClient(GroupClient):
         )
         return await self._master(source, lambda a: rpc.await_message(self._pool, a, header))
 
-    async def ack(self, leases: Sequence[Lease]) -> None:
+    async def ack(self, leases: Sequence[MessageLease]) -> None:
         """Acknowledge messages, of several brokers at a time. Raises the first failure after every
         broker was asked.
         """
         changing = {lease.changing for lease in leases if lease.changing is not None}
         if changing:
             await asyncio.wait(changing)
-        by_broker: dict[str, list[Lease]] = {}
+        by_broker: dict[str, list[MessageLease]] = {}
         for lease in leases:
             by_broker.setdefault(lease.handle.broker, []).append(lease)
         await raise_first(
@@ -228,7 +229,7 @@ class PopClient(GroupClient):
             for at in range(0, len(ours), MAX_ACKS)
         )
 
-    async def _ack_at(self, broker_name: str, leases: Sequence[Lease]) -> None:
+    async def _ack_at(self, broker_name: str, leases: Sequence[MessageLease]) -> None:
         source = MessageQueue(leases[0].topic, broker_name, ANY_QUEUE)
         together = [lease.ack for lease in leases if rpc.fits_batch(lease.handle)]
         if len(together) > 1 and broker_name not in self._without_batches:
@@ -245,7 +246,7 @@ class PopClient(GroupClient):
                 leases = [lease for lease in leases if not rpc.fits_batch(lease.handle)]
         await raise_first(self._ack_one(source, lease) for lease in leases)
 
-    async def _ack_one(self, source: MessageQueue, lease: Lease) -> None:
+    async def _ack_one(self, source: MessageQueue, lease: MessageLease) -> None:
         await self._master(
             source,
             lambda a: rpc.ack_message(
@@ -253,7 +254,7 @@ class PopClient(GroupClient):
             ),
         )
 
-    async def change(self, lease: Lease, seconds: float, *, as_try: bool = True) -> None:
+    async def change(self, lease: MessageLease, seconds: float, *, as_try: bool = True) -> None:
         """Let the lease end *seconds* from now.
 
         Unless *as_try*, the next delivery does not count as another try; brokers before 5.5 count
@@ -304,10 +305,10 @@ class Acknowledger:
         self._client = client
         self._spawn = spawn
         self._retry_s = retry_s
-        self._waiting: dict[str, list[Lease]] = {}
+        self._waiting: dict[str, list[MessageLease]] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
 
-    def add(self, lease: Lease) -> None:
+    def add(self, lease: MessageLease) -> None:
         """Acknowledge the message of *lease*. Its number is limited by those that were popped."""
         broker_name = lease.handle.broker
         self._waiting.setdefault(broker_name, []).append(lease)

@@ -34,7 +34,7 @@ from typing import Any, Final
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.leases import (
     Acknowledger,
-    Lease,
+    MessageLease,
     PopClient,
     Popped,
     PopSettings,
@@ -121,7 +121,7 @@ class PopQueue(ProcessQueue):
 
 @dataclass(slots=True, eq=False)
 class PopContext(MemberContext):
-    """What the parts of a member that pops share: a finished message is acknowledged."""
+    """State that the parts of a popping member share: a finished message is acknowledged."""
 
     acks: Acknowledger | None = None
 
@@ -427,7 +427,7 @@ class PopService:
 
     async def renew(self) -> None:
         """Renew what is due, and let go of what is finished or too old. A periodic job."""
-        due: list[tuple[PopQueue, Lease]] = []
+        due: list[tuple[PopQueue, MessageLease]] = []
         for source in self._all():
             for held in list(source.held):
                 due += [(held, lease) for lease in self._due(source, held)]
@@ -437,7 +437,7 @@ class PopService:
                 *(self._renew(held, lease) for held, lease in due[at : at + RENEWED_AT_ONCE])
             )
 
-    def _due(self, source: PopSource, held: PopQueue) -> Sequence[Lease]:
+    def _due(self, source: PopSource, held: PopQueue) -> Sequence[MessageLease]:
         """Return the leases to renew now; forget *held* if there are none any more."""
         if not held.leases and not held.count:
             source.held.discard(held)
@@ -467,7 +467,7 @@ class PopService:
         held.move_to(QueueState.DROPPED)
         self._give_back(leases)
 
-    async def _renew(self, held: PopQueue, lease: Lease) -> None:
+    async def _renew(self, held: PopQueue, lease: MessageLease) -> None:
         if lease not in held.leases.values():
             # finished meanwhile
             return
@@ -477,13 +477,13 @@ class PopService:
             log.warning("could not renew the lease of a message of %s: %s", held.queue, exc)
         held.note_leases()
 
-    def _give_back(self, leases: Sequence[Lease]) -> None:
+    def _give_back(self, leases: Sequence[MessageLease]) -> None:
         """Let others have messages that no listener call has begun with."""
         open_ones = [lease for lease in leases if not lease.has_ended()]
         if open_ones:
             self._spawn(self._return_all(open_ones), "give back")
 
-    async def _return_all(self, leases: Sequence[Lease]) -> None:
+    async def _return_all(self, leases: Sequence[MessageLease]) -> None:
         for at in range(0, len(leases), RENEWED_AT_ONCE):
             results = await asyncio.gather(
                 *(

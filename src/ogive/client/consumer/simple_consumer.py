@@ -26,7 +26,7 @@ from typing import Final
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, check_type
 from ogive.client.consumer.filter import subscription, validate_filter, warn_of_tags
 from ogive.client.consumer.leases import (
-    Lease,
+    MessageLease,
     PopClient,
     Popped,
     PopSettings,
@@ -65,10 +65,10 @@ class Leases:
     """Open leases of one consumer, by the first handle of each."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Lease] = {}
+        self._open: dict[str, MessageLease] = {}
         self._prune_at = 1024
 
-    def add(self, message: MessageExt, lease: Lease) -> MessageExt:
+    def add(self, message: MessageExt, lease: MessageLease) -> MessageExt:
         """Keep *lease*. Return the message with its handle as a property."""
         key = str(lease.handle)
         self._open[key] = lease
@@ -76,7 +76,7 @@ class Leases:
             return message
         return replace(message, properties={**message.properties, PropertyName.POP_CK: key})
 
-    def find(self, message: MessageExt) -> Lease | None:
+    def find(self, message: MessageExt) -> MessageLease | None:
         """Return the lease of *message*, or None if it has none any more."""
         lease = self._open.get(message.properties.get(PropertyName.POP_CK, ""))
         return None if lease is None or lease.has_ended() else lease
@@ -528,7 +528,7 @@ class SimpleConsumer(StartedByWith):
             raise LeaseEnded(self._why_ended(message, "kept"), [message])
         await calls.change(lease, seconds)
 
-    def _lease(self, message: MessageExt) -> Lease | None:
+    def _lease(self, message: MessageExt) -> MessageLease | None:
         check_type("message", message, MessageExt, "an ogive.MessageExt, as receive() returns it")
         return self._leases.find(message)
 

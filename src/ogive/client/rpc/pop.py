@@ -29,7 +29,7 @@ from ogive.wire.pop import (
     ORDERLY_QUEUE,
     BatchAck,
     BatchAckBody,
-    Handle,
+    PopHandle,
     read_offset_infos,
     read_topic,
     retry_flag,
@@ -49,7 +49,7 @@ class PopAnswer:
     requests wait at the broker already, so that this one did not.
     """
 
-    messages: Sequence[tuple[MessageExt, Handle]] = ()
+    messages: Sequence[tuple[MessageExt, PopHandle]] = ()
     damaged: Sequence[DamagedMessage] = ()
     is_full: bool = False
 
@@ -115,7 +115,7 @@ def _decode(body: bytes, broker_name: str) -> tuple[list[MessageExt], list[Damag
 
 def _with_handles(
     messages: Sequence[MessageExt], topic: str, answer: PopMessageResponse, broker_name: str
-) -> list[tuple[MessageExt, Handle]]:
+) -> list[tuple[MessageExt, PopHandle]]:
     """Return the messages under the *topic* that was asked for, each with its handle.
 
     A broker puts the handle into messages of a retry topic, which come under the original one. A
@@ -128,7 +128,7 @@ def _with_handles(
     for message in messages:
         flag = retry_flag(message.topic)
         queue_id, offset = message.queue.queue_id, message.queue_offset
-        handle = Handle(
+        handle = PopHandle(
             starts.get((flag, queue_id), offset),
             answer.pop_time_ms,
             answer.invisible_time_ms,
@@ -150,12 +150,12 @@ def _with_handles(
     return found
 
 
-def _believed(text: str, made: Handle, starts: dict[tuple[int, int], int]) -> Handle:
+def _believed(text: str, made: PopHandle, starts: dict[tuple[int, int], int]) -> PopHandle:
     """Return the handle in *text* if the answer that it came with says the same, else the one that
     was *made*.
     """
     try:
-        given = Handle.read(text)
+        given = PopHandle.read(text)
     except ProtocolError:
         return made
     fits = (
@@ -196,7 +196,7 @@ async def await_message(pool: ConnectionPool, address: str, header: Notification
     return answer.has_message
 
 
-Ack = tuple[str, Handle]
+Ack = tuple[str, PopHandle]
 """Topic subscribed to, and handle of one of its messages."""
 
 
@@ -221,7 +221,7 @@ async def ack_message(
     check(await _ask(pool, address, header, timeout_s), address)
 
 
-def fits_batch(handle: Handle) -> bool:
+def fits_batch(handle: PopHandle) -> bool:
     """Return True if a batch acknowledgement can name the message."""
     return 0 <= handle.offset - handle.start < MAX_BITS
 
@@ -236,7 +236,7 @@ async def ack_messages(
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> None:
     """Acknowledge messages of one broker. Raises NotSupported from one before 5.1.2."""
-    bits: dict[tuple[str, Handle], int] = {}
+    bits: dict[tuple[str, PopHandle], int] = {}
     for topic, handle in acks:
         key = topic, handle._replace(offset=0)
         bits[key] = bits.get(key, 0) | 1 << (handle.offset - handle.start)
@@ -270,7 +270,7 @@ async def change_invisible_time(
     *,
     suspend: bool = False,
     timeout_s: float = REQUEST_TIMEOUT_S,
-) -> Handle:
+) -> PopHandle:
     """Begin a new lease of the message in place of the present one. Return its handle.
 
     *suspend* (5.5): the delivery after it does not count as another try.

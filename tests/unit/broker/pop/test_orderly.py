@@ -9,7 +9,7 @@ from ogive.broker.pop.order import Batch, OrderBook
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.pop import ORDERLY_QUEUE, BatchAck, BatchAckBody, Handle
+from ogive.wire.pop import ORDERLY_QUEUE, BatchAck, BatchAckBody, PopHandle
 from tests.pop import GROUP, acknowledging, leased, pop, popping
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker, crash_image
@@ -17,7 +17,7 @@ from tests.unit.broker.conftest import StartBroker, crash_image
 PLACE = (GROUP, "T", 0)
 
 
-async def in_order(client: RawClient, **changed: Any) -> list[tuple[bytes, Handle]]:
+async def in_order(client: RawClient, **changed: Any) -> list[tuple[bytes, PopHandle]]:
     found = await pop(client, order=True, queueId=0, **changed)
     return [(message.body, handle) for message, handle in found]
 
