@@ -25,6 +25,7 @@ def work(name_server: str) -> None:
         return ogive.SimpleConsumer(TOPIC, group=GROUP, start="earliest", name_server=name_server)
 
     with member() as one, member() as two:
+        last = one
         for worker in (one, two) * 20:
             messages = worker.receive(3, invisible_s=30, wait_s=0.5)
             for message in messages:
@@ -38,11 +39,12 @@ def work(name_server: str) -> None:
                 print("one" if worker is one else "two", message.text, message.reconsume_times)
                 worker.ack(message)
                 done.append(message)
+                last = worker
             if len(done) == 10:
                 break
         try:
             # its lease is over
-            worker.ack(done[-1])
+            last.ack(done[-1])
         except ogive.LeaseEnded as exc:
             print("twice:", exc)
 

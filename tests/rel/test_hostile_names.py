@@ -135,6 +135,7 @@ NAMELESS = {
     RequestCode.GET_NAMESRV_CONFIG,
     RequestCode.GET_ALL_PRODUCER_INFO,
     RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 }
 """Say no name, or that of a setting, which has a test of its own."""
 
