@@ -369,6 +369,7 @@ class Accumulator:
                 self._publisher.drain(topic)
             elif self.has_room:
                 del self._waiting[topic]
+                self._publisher.expire(topic)
                 if topic.inbox and not (
                     waiting and waiting[0].started <= topic.inbox[0]._since + TIE_S
                 ):

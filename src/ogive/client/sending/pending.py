@@ -338,6 +338,9 @@ class Publishing(Protocol):
     def form(self, topic: PendingTopic) -> PendingSend:
         """Take messages from the front of the topic's inbox, as many as one request can carry."""
 
+    def expire(self, topic: PendingTopic) -> None:
+        """End the messages of the topic's inbox whose time is up, as not sent."""
+
     def split(self, pending: PendingSend) -> list[PendingSend]:
         """Return the messages of a batch that was submitted, each by itself."""
 

@@ -371,6 +371,9 @@ class Publisher:
 
     def _launch(self, topic: PendingTopic, way: Callable[[PendingSend], None]) -> None:
         """Let the next batch of the inbox go its *way*."""
+        self.expire(topic)
+        if not topic.inbox:
+            return
         pending = self.form(topic)
         try:
             if self._closed:
@@ -383,11 +386,11 @@ class Publisher:
             if not pending.future.done():
                 pending.future.set_exception(exc)
 
-    def form(self, topic: PendingTopic) -> PendingSend:
+    def form(self, topic: PendingTopic, most: int = MAX_BATCH_MESSAGES) -> PendingSend:
         """Take messages from the front of the topic's inbox, as many as one request can carry."""
         config, inbox, now_ms = self.config, topic.inbox, int(time.time() * 1000)
         share = -(-len(inbox) // len(topic.targets)) if topic.targets else 0
-        most = min(len(inbox), max(share, MIN_BATCH), MAX_BATCH_MESSAGES)
+        most = min(len(inbox), max(share, MIN_BATCH), MAX_BATCH_MESSAGES, most)
         prefix, number = self._keys.take(now_ms, most)
         outcome = BatchOutcome(self._loop, prefix, number)
         body, count = SendHandle._fill(inbox, outcome, prefix, number, config.max_batch_bytes, most)
@@ -453,12 +456,17 @@ class Publisher:
     def _expire_inbox(self, topic: PendingTopic) -> None:
         topic.expiry = None
         # uvloop's clock counts milliseconds
-        latest = self._loop.time() - self.config.send_timeout_s + 0.001
-        while topic.inbox and topic.inbox[0]._since <= latest:
-            pending = self.form(topic)
+        self.expire(topic, early_s=0.001)
+        self._watch_inbox(topic)
+
+    def expire(self, topic: PendingTopic, early_s: float = 0.0) -> None:
+        """End the messages of the topic's inbox whose time is up, as not sent."""
+        inbox, latest = topic.inbox, self._loop.time() - self.config.send_timeout_s + early_s
+        while inbox and inbox[0]._since <= latest:
+            due = next((i for i, one in enumerate(inbox) if one._since > latest), len(inbox))
+            pending = self.form(topic, due)
             pending.target = topic.targets[0] if topic.targets else None
             self._expire([pending])
-        self._watch_inbox(topic)
 
     def handle_of(
         self, pending: PendingSend, on_done: Callable[[SendHandle], object] | None
@@ -731,7 +739,9 @@ def _held_up(target: Target) -> OgiveError:
     """Return the reason why a message for *target* was not sent yet."""
     if target.lane.ready() is None:
         return ConnectError(f"no connection to {target.lane.address} yet", target.lane.address)
-    return RequestTimeout(f"earlier messages for {target.queue} were still being sent")
+    return RequestTimeout(
+        f"earlier messages for {target.queue} were still being sent, or the event loop was blocked"
+    )
 
 
 def _no_such_queue(topic: PendingTopic, pending: PendingSend) -> NoRoute:

@@ -4,6 +4,7 @@ each with an outcome of its own.
 
 import asyncio
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -201,6 +202,36 @@ async def test_what_waits_behind_a_silent_broker_ends_in_its_time() -> None:
         await patient
         await (await producer.submit("Orders", b"after"))
         assert broker.bodies("Orders")[0] == [b"the way is open", b"patient", b"after"]
+
+
+async def test_only_messages_whose_time_is_up_end_in_the_inbox() -> None:
+    config = replace(TWO, max_requests=1, send_timeout_s=0.6)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open")
+        broker.hold(SEND)
+        patient = await producer.submit("Orders", b"patient", timeout_s=WAIT_S)
+        early = [await lone(producer, b"early") for _ in range(3)]
+        await asyncio.sleep(0.5)
+        late = [await lone(producer, b"late") for _ in range(3)]
+        outcomes = await asyncio.gather(*early, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [SendFailed] * 3
+        assert not any(handle.done() for handle in late)
+        broker.release(SEND)
+        await asyncio.gather(patient, *late)
+        assert broker.bodies("Orders")[0] == [b"the way is open", b"patient", *[b"late"] * 3]
+
+
+async def test_what_a_blocked_loop_kept_too_long_is_not_sent_any_more() -> None:
+    config = replace(TWO, send_timeout_s=0.2)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open")
+        handles = [await producer.submit("Orders", b"%d" % i) for i in range(3)]
+        # the program computes
+        time.sleep(0.3)  # noqa: ASYNC251
+        handles.append(await producer.submit("Orders", b"in time"))
+        outcomes = await asyncio.gather(*handles, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [SendFailed] * 3 + [SendResult]
+        assert broker.bodies("Orders")[0] == [b"the way is open", b"in time"]
 
 
 async def test_messages_linger_for_others_to_share_their_request() -> None:
