@@ -73,7 +73,7 @@ from ogive.errors import (
 from ogive.model import MAX_BODY_BYTES, MessageQueue, SendResult, SendStatus, as_keys
 from ogive.transport.connection import Connection
 from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch, encode_batch
-from ogive.wire.sends import SendEncoder
+from ogive.wire.sends import SendEncoder, split_result
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Publisher:
             if config.hooks or config.trace
             else MAX_BODY_BYTES + 1
             if config.compress_over_bytes is None
-            else config.compress_over_bytes
+            else min(config.compress_over_bytes, MAX_BODY_BYTES + 1)
         )
         self._wrap = client.namespace.wrap if client.namespace else None
         self._not_sent = BatchOutcome(self._loop)
@@ -428,14 +428,18 @@ class Publisher:
         self._under_way.discard(pending)
         self._watch.drop(pending)
         singles: list[PendingSend] = []
+        keys = [whole.key_of(index) for index in range(whole.count)]
+        # an earlier try stored it, with a weaker guarantee than wished for
+        results = None if pending.result is None else split_result(pending.result, keys)
         for handle, item in zip(whole.handles, decode_batch(pending.body), strict=True):
             outcome = BatchOutcome(self._loop)
             outcome.handles = [handle]
             handle._index, handle._batch = 0, outcome
-            key = whole.key_of(len(singles))
+            index = len(singles)
             one = self._submitted(
-                pending.topic, encode_batch([item]), outcome, key, pending.born_ms
+                pending.topic, encode_batch([item]), outcome, keys[index], pending.born_ms
             )
+            one.result = None if results is None else results[index]
             one.started, one.deadline, one.alone = pending.started, pending.deadline, True
             one.tries, one.tried, one.error = pending.tries, pending.tried, pending.error
             one.target, one.unknown = pending.target, pending.unknown

@@ -12,7 +12,9 @@ import ogive
 from ogive.client.config import ProducerConfig
 from ogive.client.sending.handle import SendHandle
 from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ResponseCode
+from ogive.model import MAX_BODY_BYTES, SendStatus
 from ogive.testing.fake_broker import WAIT_S, error
+from ogive.wire.command import RemotingCommand
 from tests.unit.client.serving import on_a_thread
 from tests.unit.client.test_producer import BATCH, BUSY, SEND, producing
 
@@ -108,6 +110,35 @@ async def test_a_refused_batch_leaves_the_waiters_with_their_messages() -> None:
     for i, outcome in enumerate(outcomes):
         if isinstance(outcome, ogive.SendResult):
             assert f"UNIQ_KEY\x01{outcome.id}\x02" in items[b"%d" % i].ext_fields["i"]
+
+
+async def test_a_refused_batch_that_an_earlier_try_stored_is_a_success() -> None:
+    config = ProducerConfig(retry_when_not_stored_ok=True)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"")
+        ids = ",".join(f"{i:032X}" for i in range(5))
+        broker.script(
+            BATCH,
+            RemotingCommand(
+                ResponseCode.FLUSH_DISK_TIMEOUT, {"msgId": ids, "queueId": "0", "queueOffset": "7"}
+            ),
+            error(ResponseCode.MESSAGE_ILLEGAL),
+        )
+        broker.on(SEND, error(ResponseCode.MESSAGE_ILLEGAL))
+        handles = [await producer.submit("Orders", b"%d" % i) for i in range(5)]
+        results = await asyncio.gather(*handles)
+    assert {result.status for result in results} == {SendStatus.FLUSH_DISK_TIMEOUT}
+    assert [result.queue_offset for result in results] == list(range(7, 12))
+    assert len({result.id for result in results}) == 5
+
+
+async def test_a_body_over_the_limit_is_refused_at_once_also_where_nothing_is_compressed() -> None:
+    config = ProducerConfig(compress_over_bytes=2 * MAX_BODY_BYTES)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"")
+        with pytest.raises(MessageIllegal):
+            await producer.submit("Orders", bytes(MAX_BODY_BYTES + 1))
+        assert len(broker.of(SEND)) == 1
 
 
 def test_a_handle_may_be_awaited_on_another_loop_than_its_producers() -> None:
