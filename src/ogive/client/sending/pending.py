@@ -420,8 +420,16 @@ UNKNOWN: Final = "The message may or may not be stored."
 
 
 def unknown_outcome(pending: PendingSend) -> str:
-    """Return the sentence for an unknown outcome, with the message's id (of a batch, the first)."""
+    """Return the sentence for an unknown outcome, with the message's id. Of a batch of
+    ``send_batch`` it is the first, of messages that were submitted the first and the last.
+    """
     key = pending.key.partition(",")[0]
+    if pending.outcome is not None and pending.count > 1:
+        last = pending.outcome.key_of(pending.count - 1)
+        return (
+            f"The {pending.count} messages that went together may or may not be stored: their ids "
+            f"are {key} to {last}."
+        )
     return f"{UNKNOWN[:-1]}: its id is {key}." if key else UNKNOWN
 
 

@@ -348,7 +348,11 @@ class Publisher:
         target = self.destinations.next_target(topic)
         connection = target.lane.ready()
         if connection is not None and not target.lane.accumulator.has_room:
-            lanes = {one.lane: None for one in topic.targets}
+            now = self.clock()
+            # avoided ones have room, but are not to get what the others have none for
+            lanes = {one.lane: None for one in topic.targets if one.lane.avoid_until <= now}
+            # it is avoided only if all are
+            lanes[target.lane] = None
             for lane in lanes:
                 connection = lane.ready()
                 if lane.down is None and connection is not None and lane.accumulator.has_room:

@@ -266,6 +266,21 @@ async def test_a_flush_ends_with_what_waits_behind_other_requests() -> None:
         assert sizes(broker)[2:] == [4]
 
 
+async def test_an_avoided_broker_does_not_get_what_the_other_has_no_room_for() -> None:
+    config = replace(TWO, max_requests=1, avoid_slow_brokers=True)
+    async with producing("Orders", brokers=2, config=config) as (producer, [slow, good]):
+        slow.script(SEND, BUSY)
+        for _ in range(3):
+            await producer.send("Orders", b"x")
+        assert len(slow.of(SEND)) == 1
+        good.hold(SEND)
+        handles = [await lone(producer, b"%d" % i) for i in range(10)]
+        await good.received(SEND, 4)
+        good.release(SEND)
+        await asyncio.gather(*handles)
+        assert sizes(slow) == [1]
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_every_message_has_exactly_one_outcome_whatever_happens(seed: int) -> None:
     """Random refusals, silences and lost connections, on two brokers: what succeeded is stored,

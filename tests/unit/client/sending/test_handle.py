@@ -11,10 +11,11 @@ import pytest
 import ogive
 from ogive.client.config import ProducerConfig
 from ogive.client.sending.handle import SendHandle
-from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ResponseCode
+from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ResponseCode, SendTimeout
 from ogive.model import MAX_BODY_BYTES, SendStatus
-from ogive.testing.fake_broker import WAIT_S, error
+from ogive.testing.fake_broker import HANG_UP, WAIT_S, error
 from ogive.wire.command import RemotingCommand
+from ogive.wire.message import decode_batch, decode_properties
 from tests.unit.client.serving import on_a_thread
 from tests.unit.client.test_producer import BATCH, BUSY, SEND, producing
 
@@ -139,6 +140,24 @@ async def test_a_body_over_the_limit_is_refused_at_once_also_where_nothing_is_co
         with pytest.raises(MessageIllegal):
             await producer.submit("Orders", bytes(MAX_BODY_BYTES + 1))
         assert len(broker.of(SEND)) == 1
+
+
+async def test_the_unknown_outcome_of_a_batch_names_the_ids_of_all_its_messages() -> None:
+    config = ProducerConfig(retries=0)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"")
+        broker.script(BATCH, HANG_UP)
+        handles = [await producer.submit("Orders", b"%d" % i) for i in range(5)]
+        outcomes = await asyncio.gather(*handles, return_exceptions=True)
+        keys = [
+            decode_properties(item.properties)["UNIQ_KEY"]
+            for item in decode_batch(broker.of(BATCH)[0].body)
+        ]
+    assert {type(outcome) for outcome in outcomes} == {SendTimeout}
+    assert str(outcomes[3]).endswith(
+        f"The 5 messages that went together may or may not be stored: their ids are {keys[0]} to "
+        f"{keys[4]}."
+    )
 
 
 def test_a_handle_may_be_awaited_on_another_loop_than_its_producers() -> None:
