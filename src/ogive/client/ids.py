@@ -14,13 +14,14 @@ def local_ip() -> str:
 
     Sends nothing.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             # a documentation network: only the routing table is asked
             probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
+    except OSError:
+        # also where no more files may be opened: messages need a name then, too
+        return "127.0.0.1"
 
 
 def make_client_id(instance_name: str | None = None) -> str:

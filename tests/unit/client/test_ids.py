@@ -1,5 +1,6 @@
 """Names that must be unique."""
 
+import errno
 import multiprocessing
 import os
 import re
@@ -99,6 +100,12 @@ def test_the_month_begins_at_local_midnight_as_the_zone_was_then(
     )
     with local_zone(zone, monkeypatch):
         assert ms_since_month_began(UniqueKeys().next(now_ms)) == now_ms - began_ms
+
+
+def test_messages_have_keys_also_while_no_more_files_may_be_opened() -> None:
+    with patch("socket.socket", side_effect=OSError(errno.EMFILE, "too many open files")):
+        assert local_ip() == "127.0.0.1"
+        assert UniqueKeys().next(NOON).startswith("7F000001")
 
 
 def test_generators_do_not_make_the_same_keys() -> None:

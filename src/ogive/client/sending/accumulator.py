@@ -316,7 +316,11 @@ class Accumulator:
             topic: deque(one for one in waiting if not one.finished)
             for topic, waiting in self._waiting.items()
         }
-        self._waiting = {topic: waiting for topic, waiting in kept.items() if waiting or topic.busy}
+        self._waiting = {
+            topic: waiting
+            for topic, waiting in kept.items()
+            if waiting or topic.busy or topic.inbox
+        }
 
     def start(self, run: list[PendingSend], target: Target, connection: Connection) -> None:
         """Send *run* in one request."""

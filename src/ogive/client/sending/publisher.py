@@ -30,6 +30,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
+from ogive.client.hooks import must_pass
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import publish_queues
@@ -326,15 +327,21 @@ class Publisher:
     def drain(self, topic: PendingTopic) -> None:
         """Send what is in the topic's inbox, as far as there is room."""
         topic.busy = True
-        while True:
-            while topic.inbox:
-                if not self._send_next(topic):
+        try:
+            while True:
+                while topic.inbox:
+                    if not self._send_next(topic):
+                        return
+                topic.busy = False
+                # who appended before that did not wake the loop
+                if not topic.inbox:
                     return
+                topic.busy = True
+        except BaseException:
+            # else nobody would look at the inbox again
             topic.busy = False
-            # who appended before that did not wake the loop
-            if not topic.inbox:
-                return
-            topic.busy = True
+            self._watch_inbox(topic)
+            raise
 
     def _send_next(self, topic: PendingTopic) -> bool:
         """Send the next batch of the inbox, or park it. Return False if it has to wait for an
@@ -382,13 +389,18 @@ class Publisher:
         try:
             if self._closed:
                 raise IllegalStateError(CLOSED_MEANWHILE)
-            self.client.check_running()
+            if not self.client.running:
+                # from now on submit raises: a callback that submits again would never end
+                self._plain_bytes = 0
+                self.client.check_running()
             way(pending)
-        except BaseException as exc:  # noqa: BLE001
+        except BaseException as exc:
             # even SystemExit: nobody else would hear of it
             self._finish(pending, None, exc)
             if not pending.future.done():
                 pending.future.set_exception(exc)
+            if must_pass(exc, None):
+                raise
 
     def form(self, topic: PendingTopic, most: int = MAX_BATCH_MESSAGES) -> PendingSend:
         """Take messages from the front of the topic's inbox, as many as one request can carry."""

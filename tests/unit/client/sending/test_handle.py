@@ -5,15 +5,19 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 
 import ogive
-from ogive.client.config import ProducerConfig
+from ogive.client.config import ClientConfig, ProducerConfig
+from ogive.client.instance import ClientInstance
+from ogive.client.producer import Producer
+from ogive.client.sending.accumulator import Accumulator
 from ogive.client.sending.handle import SendHandle
 from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ResponseCode, SendTimeout
 from ogive.model import MAX_BODY_BYTES, SendStatus
-from ogive.testing.fake_broker import HANG_UP, WAIT_S, error
+from ogive.testing.fake_broker import HANG_UP, WAIT_S, FakeBroker, error
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_batch, decode_properties
 from tests.unit.client.serving import on_a_thread
@@ -158,6 +162,73 @@ async def test_the_unknown_outcome_of_a_batch_names_the_ids_of_all_its_messages(
         f"The 5 messages that went together may or may not be stored: their ids are {keys[0]} to "
         f"{keys[4]}."
     )
+
+
+async def test_a_callback_that_submits_again_ends_when_the_client_is_closed() -> None:
+    async with FakeBroker({"Orders": 1}) as broker:
+        client = ClientInstance(ClientConfig(name_server=broker.address))
+        await client.start()
+        async with Producer(client=client) as producer:
+            await producer.send("Orders", b"")
+            publisher = producer.publisher
+            again: list[SendHandle | None] = []
+
+            def submit_again(_: SendHandle) -> None:
+                if len(again) < 100:
+                    now = publisher.clock()
+                    again.append(publisher.offer("Orders", b"", None, (), now, submit_again))
+
+            await client.close()
+            handle = await producer.submit("Orders", b"", on_done=submit_again)
+            with pytest.raises(IllegalStateError, match="closed"):
+                await handle
+            assert again == [None]
+            with pytest.raises(IllegalStateError, match="closed"):
+                await producer.submit("Orders", b"")
+
+
+async def test_a_failure_while_a_batch_is_formed_leaves_the_inbox_to_the_next_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"")
+        form = producer.publisher.form
+        monkeypatch.setattr(producer.publisher, "form", mock.Mock(side_effect=MemoryError))
+        first = await producer.submit("Orders", b"first")
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        await asyncio.sleep(0)
+        monkeypatch.setattr(producer.publisher, "form", form)
+        second = await producer.submit("Orders", b"second")
+        await asyncio.wait_for(asyncio.gather(first, second), WAIT_S)
+        assert broker.bodies("Orders")[0] == [b"", b"first", b"second"]
+
+
+def test_control_c_while_messages_leave_ends_a_loop_without_a_runner() -> None:
+    async def submit() -> SendHandle:
+        handle = await producer.submit("Orders", b"")
+        await asyncio.sleep(0.01)
+        return handle
+
+    loop = asyncio.new_event_loop()
+    try:
+        broker = FakeBroker({"Orders": 1})
+        loop.run_until_complete(broker.start())
+        producer = Producer(broker.address)
+        loop.run_until_complete(producer.start())
+        loop.run_until_complete(producer.send("Orders", b""))
+        with (
+            mock.patch.object(Accumulator, "start", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            loop.run_until_complete(submit())
+        with mock.patch.object(Accumulator, "start", side_effect=SystemExit):
+            handle = loop.run_until_complete(submit())
+        assert isinstance(handle.exception(), SystemExit)
+        loop.run_until_complete(producer.send("Orders", b"goes on"))
+        loop.run_until_complete(producer.close())
+        loop.run_until_complete(broker.stop())
+    finally:
+        loop.close()
 
 
 def test_a_handle_may_be_awaited_on_another_loop_than_its_producers() -> None:
