@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ogive.testing.fake_broker import FakeBroker
+from ogive.testing.fake_broker import After, FakeBroker
+from ogive.wire.codes import RequestCode
 from tests.unit.client.serving import on_a_thread
 
 LIMIT_S = 60.0
@@ -125,3 +126,32 @@ def test_a_forked_process_of_multiprocessing_ends_in_good_order(
         producer.close()
     """
     assert run(program(loop, parent, rest), broker.address) == (0, "0 SEND_OK\n[1, 1]\n", "")
+
+
+@pytest.mark.parametrize("wait", ["handle.result()", "asyncio.run(awaited())"])
+def test_a_message_of_the_parent_has_no_outcome_in_a_forked_child(
+    broker: FakeBroker, wait: str
+) -> None:
+    rest = f"""
+        async def awaited():
+            return await handle
+        producer.close()
+        producer = ogive.Producer(address, config=ogive.ProducerConfig(send_timeout_s=5.0))
+        producer.start()
+        handle = producer.submit("Slow", b"parent")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                {wait}
+            except ogive.IllegalStateError as exc:
+                print(exc, flush=True)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), handle.result().status.name)
+        producer.close()
+    """
+    broker.topics["Slow"] = 1
+    broker.script(RequestCode.SEND_MESSAGE_V2, None, None, None, After(1.0))
+    code, out, err = run(program("asyncio", "address", rest), broker.address)
+    assert (code, err) == (0, "")
+    assert "submitted in a parent process" in out
+    assert out.endswith("0 SEND_OK\n")

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ogive.client.hooks import call_in_fresh_context, on_a_loop
+from ogive.errors import IllegalStateError
 from ogive.model import SendResult
 from ogive.native import native
 from ogive.wire.message import MAX_PROPERTIES_BYTES, encode_batch
@@ -28,6 +29,8 @@ from ogive.wire.message import MAX_PROPERTIES_BYTES, encode_batch
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 10.0
+# between the first process and this one
+_forks = 0
 # what a message takes in a batch, beside its body and the properties that are its own
 KEY_BYTES: Final = 42
 ITEM_BYTES: Final = 22 + KEY_BYTES
@@ -49,6 +52,7 @@ class BatchOutcome:
         "count",
         "ended",
         "error",
+        "forks",
         "handles",
         "loop",
         "seen",
@@ -58,6 +62,7 @@ class BatchOutcome:
         self, loop: asyncio.AbstractEventLoop, prefix: str = "", number: int = 0, count: int = 1
     ) -> None:
         self.loop = loop
+        self.forks = _forks
         self._prefix, self._number = prefix, number
         self.count = count
         # held until the end
@@ -111,6 +116,20 @@ class BatchOutcome:
         self.seen.add(index)
         # it would grow with each message that is asked for
         return self.error.with_traceback(self._trace)
+
+    def check(self) -> None:
+        """Raise IllegalStateError where the outcome will never be known: in a forked child, and
+        after the loop's end.
+        """
+        if self.forks != _forks:
+            raise IllegalStateError(
+                "this message was submitted in a parent process, which alone learns its outcome"
+            )
+        if self.loop.is_closed():
+            raise IllegalStateError(
+                "the event loop of this message's producer is closed: its outcome is lost, and it "
+                "may or may not be stored"
+            )
 
     def key_of(self, index: int) -> str:
         """Return the unique key of one message of several."""
@@ -231,7 +250,8 @@ class SendHandle(_Base):
         """Wait for the result, at most *timeout* seconds.
 
         Raises what ``send`` raises, TimeoutError, and in a coroutine of the producer's own loop
-        ``asyncio.InvalidStateError`` while there is none: await the handle there.
+        ``asyncio.InvalidStateError`` while there is none: await the handle there. Raises
+        IllegalStateError in a forked child, and when that loop has ended without an outcome.
         """
         error = self.exception(timeout)
         if error is None:
@@ -277,6 +297,7 @@ class SendHandle(_Base):
 
     def __await__(self) -> Generator[Any, Any, SendResult]:
         if not self._batch.ended:
+            self._batch.check()
             loop = asyncio.get_running_loop()
             is_own = loop is self._batch.loop
             woken = loop.create_future()
@@ -307,6 +328,7 @@ class SendHandle(_Base):
         self._waiters.append(waiter)
 
     def _sleep(self, timeout: float | None) -> None:
+        self._batch.check()
         if on_a_loop() and asyncio.get_running_loop() is self._batch.loop:
             raise asyncio.InvalidStateError("the outcome is not known yet: await the handle")
         sleeper = threading.Lock()
@@ -435,6 +457,13 @@ class _Completions:
 
 _completions: Final = _Completions()
 
+
+def _begin_in_child() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+    _completions.reset()
+
+
 # Windows has no fork
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_completions.reset)
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -256,3 +256,15 @@ def test_what_is_submitted_after_the_end_is_refused_and_what_waits_at_the_end_en
         assert all(handle.exception(0) is None for handle in handles)
         with pytest.raises(IllegalStateError, match="closed"):
             producer.submit("Orders", b"")
+
+
+def test_a_handle_says_when_its_loop_has_ended_without_an_outcome() -> None:
+    async def submit() -> SendHandle:
+        producer = Producer("127.0.0.1:1")
+        await producer.start()
+        return await producer.submit("Orders", b"")
+
+    handle = asyncio.run(submit())
+    assert not handle.done()
+    with pytest.raises(IllegalStateError, match="may or may not be stored"):
+        handle.result()
