@@ -569,8 +569,8 @@ class SendEncoder:
     ) -> bytes:
         """Return the frame of SEND_MESSAGE_V2, for one message.
 
-        *properties* in their stored form, not empty; *born_ms* with 13 digits (the years 2001 to
-        2286).
+        *properties* in their stored form, not empty; *born_ms* has at most 13 digits (until the
+        year 2286), and leading zeros where a clock was not set and is before 2001.
         """
         if sys_flag or flag:
             entries = (
@@ -610,7 +610,7 @@ class SendEncoder:
         *,
         batch: bool = False,
     ) -> bytes:
-        values = b"%b%d%d%d%b%b" % (
+        values = b"%b%d%013d%d%b%b" % (
             self._values_before,
             sys_flag,
             born_ms,
@@ -637,7 +637,7 @@ def _head(
     head = _HEAD.pack(
         4 + header + body_bytes, _BINARY | header, code, _PYTHON, VERSION, opaque, flag, 0, size
     )
-    return b"%b%b\0\1g\0\0\0\x0d%d\0\1i%b%b" % (
+    return b"%b%b\0\1g\0\0\0\x0d%013d\0\1i%b%b" % (
         head,
         entries,
         born_ms,

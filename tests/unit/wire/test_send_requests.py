@@ -75,3 +75,15 @@ def test_a_frame_decodes_to_the_command_it_stands_for(
     assert decode_command(frame[4:]) == expected
     assert len(frame) == len(encode_command(expected))
     assert int.from_bytes(frame[:4]) == len(frame) - 4
+
+
+@pytest.mark.parametrize("born_ms", [0, 12_345, 999_999_999_999])
+def test_a_clock_that_was_not_set_yet_leaves_a_frame_whole(born_ms: int) -> None:
+    credentials = Credentials(access_key="u", secret_key="s")
+    encoder = SendEncoder("sellers", QUEUE, 4, credentials)
+    frame = encoder.single(1, born_ms, b"UNIQ_KEY\x01K\x02", b"body")
+    command = decode_command(frame[4:])
+    assert int(command.ext_fields["g"]) == born_ms
+    assert command.ext_fields["i"] == "UNIQ_KEY\x01K\x02"
+    unsigned = {name: text for name, text in command.ext_fields.items() if name != "Signature"}
+    assert credentials.sign(unsigned, b"body") == command.ext_fields

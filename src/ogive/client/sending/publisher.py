@@ -187,6 +187,7 @@ class Publisher:
             self.take(pending, timeout_s)
             return
         started = self._loop.time()
+        self._end_lingering()
         try:
             await self._limit.wait(pending.size, timeout_s)
         except BaseException as exc:
@@ -274,9 +275,7 @@ class Publisher:
         """Wait for room, then submit the message. Raises SendFailed."""
         assert handle._body is not None
         assert handle._text is not None
-        if topic.linger is not None:
-            # else nothing makes room before its end
-            self._launch_all(topic)
+        self._end_lingering()
         await self._limit.wait(len(handle._body) + len(handle._text) + OVERHEAD_BYTES, timeout_s)
         topic.inbox.append(handle)
         self.drain(topic)
@@ -302,6 +301,14 @@ class Publisher:
         if topic.linger is None:
             topic.linger = self._loop.call_at(due, self._linger_over, topic)
         return True
+
+    def _end_lingering(self) -> None:
+        """Send what lingers: else nothing may make room before its end."""
+        # while anybody waits for room, nothing begins to linger
+        if self.config.linger_s and not self._limit.is_contended:
+            for topic in list(self._topics.values()):
+                if topic.linger is not None:
+                    self._launch_all(topic)
 
     def _launch_all(self, topic: PendingTopic) -> None:
         while topic.inbox:

@@ -253,6 +253,19 @@ async def test_messages_linger_for_others_to_share_their_request() -> None:
         assert all(handle.done() for handle in handles)
 
 
+async def test_what_lingers_makes_room_for_messages_of_all_kinds_and_topics() -> None:
+    config = ProducerConfig(linger_s=2.0, max_in_flight=10)
+    async with producing("Orders", "Refunds", config=config) as (producer, _):
+        await asyncio.gather(producer.send("Orders", b""), producer.send("Refunds", b""))
+        async with asyncio.timeout(1.5):
+            handles = [await lone(producer, b"") for _ in range(10)]
+            await producer.send("Orders", b"sharded", sharding_key="a")
+            handles += [await lone(producer, b"") for _ in range(10)]
+            handles.append(await producer.submit("Refunds", b""))
+            await producer.flush()
+        assert all(handle.done() for handle in handles)
+
+
 async def test_a_flush_ends_with_what_waits_behind_other_requests() -> None:
     async with producing("Orders", config=replace(TWO, max_requests=1)) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
