@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ogive.client.hooks import call_in_fresh_context, on_a_loop
-from ogive.errors import IllegalStateError
+from ogive.errors import IllegalStateError, OgiveError
 from ogive.model import SendResult
 from ogive.native import native
 from ogive.wire.message import MAX_PROPERTIES_BYTES, encode_batch
@@ -110,12 +110,15 @@ class BatchOutcome:
         )
 
     def error_of(self, index: int) -> BaseException | None:
-        """Return the error of the batch, for somebody who asked for that of one message."""
+        """Return the error of the batch, for somebody who asked for that of one message.
+
+        It is a copy. Who raises the error adds their frame to it, and the frame holds the handle: a
+        cycle, which no collection finds, because handles of the compiled part are not looked at.
+        """
         if self.error is None:
             return None
         self.seen.add(index)
-        # it would grow with each message that is asked for
-        return self.error.with_traceback(self._trace)
+        return _copy(self.error).with_traceback(self._trace)
 
     def check(self) -> None:
         """Raise IllegalStateError where the outcome will never be known: in a forked child, and
@@ -151,6 +154,22 @@ class BatchOutcome:
                 unseen,
                 self.error,
             )
+
+
+def _copy(error: BaseException) -> BaseException:
+    """Return a copy of an error of ogive's, whose state is in Python; others as they are."""
+    if not isinstance(error, OgiveError):
+        return error
+    kind = type(error)
+    made = kind.__new__(kind, *error.args)
+    made.__dict__.update(error.__dict__)
+    # what is noted about one is not about the others
+    notes: list[str] | None = getattr(error, "__notes__", None)
+    if notes is not None:
+        made.__notes__ = list(notes)
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    made.__suppress_context__ = error.__suppress_context__
+    return made
 
 
 class Handle:

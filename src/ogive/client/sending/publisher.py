@@ -181,6 +181,15 @@ class Publisher:
         Raises SendFailed if there is no room in time, and InvalidOption for a delay level that the
         topic's brokers do not have. A cancelled wait sends nothing.
         """
+        try:
+            await self._accept(pending, timeout_s)
+        except BaseException:
+            if isinstance(getattr(pending, "future", None), BatchOutcome):
+                # its handle is the caller's alone, who has not got it: it would stay in memory
+                pending.future.handles = []
+            raise
+
+    async def _accept(self, pending: PendingSend, timeout_s: float) -> None:
         if pending.unusual_level:
             timeout_s = await self._check_level(pending, timeout_s)
         if self._limit.admits(pending.size):

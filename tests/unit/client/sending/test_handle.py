@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from unittest import mock
 
@@ -15,7 +16,15 @@ from ogive.client.instance import ClientInstance
 from ogive.client.producer import Producer
 from ogive.client.sending.accumulator import Accumulator
 from ogive.client.sending.handle import SendHandle
-from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ResponseCode, SendTimeout
+from ogive.errors import (
+    BrokerBusy,
+    IllegalStateError,
+    MessageIllegal,
+    NoRoute,
+    ResponseCode,
+    SendFailed,
+    SendTimeout,
+)
 from ogive.model import MAX_BODY_BYTES, SendStatus
 from ogive.testing.fake_broker import HANG_UP, WAIT_S, FakeBroker, error
 from ogive.wire.command import RemotingCommand
@@ -89,7 +98,8 @@ async def test_a_failure_of_a_batch_is_logged_once_with_the_number_of_those_nobo
         handles = [await producer.submit("Orders", b"") for _ in range(10)]
         await producer.flush()
         looked_at = [handles[0].exception(), handles[1].exception()]
-        assert looked_at[0] is looked_at[1] is not None
+        assert str(looked_at[0]) == str(looked_at[1])
+        assert isinstance(looked_at[0], ogive.BrokerError)
         with pytest.raises(ogive.BrokerError):
             handles[2].result()
         with caplog.at_level(logging.ERROR):
@@ -229,6 +239,58 @@ def test_control_c_while_messages_leave_ends_a_loop_without_a_runner() -> None:
         loop.run_until_complete(broker.stop())
     finally:
         loop.close()
+
+
+class _Kept:
+    """Something that is in memory until nobody holds it."""
+
+    def __call__(self, handle: SendHandle) -> None:
+        pass
+
+
+@pytest.mark.parametrize("how", ["result", "exception", "await"])
+async def test_a_failure_that_was_caught_leaves_nothing_in_memory(how: str) -> None:
+    held: list[weakref.ref[_Kept]] = []
+
+    async def look_at(handle: SendHandle) -> None:
+        kept = _Kept()
+        held.append(weakref.ref(kept))
+        with pytest.raises(BrokerBusy) as caught:
+            if how == "result":
+                handle.result()
+            elif how == "exception":
+                error = handle.exception()
+                assert error is not None
+                raise error
+            else:
+                await handle
+        assert (caught.value.code, caught.value.remark) == (2, BUSY.remark)
+        del caught
+
+    async with producing("Orders", config=ProducerConfig(retries=0)) as (producer, [broker]):
+        broker.on(SEND, BUSY)
+        for options in ({}, {"sharding_key": "a"}):
+            handle = await producer.submit("Orders", b"", **options)  # type: ignore[arg-type]
+            await asyncio.wait([handle])  # type: ignore[type-var]
+            await look_at(handle)
+            del handle
+    gc.collect()
+    assert [kept() for kept in held] == [None, None]
+
+
+async def test_a_submit_that_fails_leaves_nothing_in_memory() -> None:
+    async with producing("Orders", config=ProducerConfig(max_in_flight=1)) as (producer, [broker]):
+        broker.hold(SEND)
+        first = await producer.submit("Orders", b"")
+        kept = _Kept()
+        held = weakref.ref(kept)
+        with pytest.raises(SendFailed, match="max_in_flight"):
+            await producer.submit("Orders", b"", sharding_key="a", timeout_s=0.01, on_done=kept)
+        del kept
+        gc.collect()
+        assert held() is None
+        broker.release(SEND)
+        await first
 
 
 def test_a_handle_may_be_awaited_on_another_loop_than_its_producers() -> None:
