@@ -149,6 +149,9 @@ class Portal:
             except BaseException:
                 # Ctrl-C: later callers would wait for a loop that was never woken
                 self._draining = False
+                # and so would those that posted in between
+                if self.inbox:
+                    self.loop.call_soon_threadsafe(self._drain)
                 raise
             finally:
                 wakers.remove(threading.get_ident())

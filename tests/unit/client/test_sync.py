@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -896,6 +897,23 @@ def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(
             with pytest.raises(KeyboardInterrupt):
                 producer.submit("Orders", b"interrupted")
         producer.submit("Orders", b"after").result(WAIT_S)
+
+
+def test_what_others_posted_while_control_c_ended_a_post_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, ran = portals.portal(), threading.Event()
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        # of another thread, which relies on the wake-up of this one
+        loop.inbox.append((ran.set, (), None))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "loop", mock.Mock(call_soon_threadsafe=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        loop.post(ran.is_set)
+    assert ran.wait(WAIT_S)
 
 
 @interrupting
