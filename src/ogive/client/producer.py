@@ -368,9 +368,10 @@ class Producer(StartedByWith, Generic[B]):
                 pending.future = future
                 await publisher.accept(pending, budget)
                 waiting.append((indexes, future))
-        finally:
-            if waiting:
-                await asyncio.wait([future for _, future in waiting])
+        except Exception:
+            await asyncio.gather(*[future for _, future in waiting], return_exceptions=True)
+            raise
+        await asyncio.gather(*[future for _, future in waiting], return_exceptions=True)
         return in_order([(indexes, future.result()) for indexes, future in waiting])
 
     async def request(

@@ -3,6 +3,7 @@ something fails.
 """
 
 import asyncio
+import gc
 import itertools
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -1078,6 +1079,45 @@ async def test_a_batch_that_fails_raises_after_the_rest_has_its_outcome() -> Non
         with pytest.raises(Exception, match="NO_PERMISSION"):
             await producer.send_batch("Orders", [bytes(600)] * 3)
         assert (len(broker.of(BATCH)), producer.in_flight) == (3, 0)
+
+
+async def test_the_errors_of_a_batch_in_several_requests_are_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with producing("Orders", config=replace(CONFIG, max_batch_bytes=1024)) as (
+        producer,
+        [broker],
+    ):
+        broker.on(BATCH, error(ResponseCode.MESSAGE_ILLEGAL))
+        broker.on(SEND, error(ResponseCode.MESSAGE_ILLEGAL))
+        with pytest.raises(MessageIllegal):
+            await producer.send_batch("Orders", [bytes(400)] * 6)
+        gc.collect()
+    assert [record.message for record in caplog.records] == []
+
+
+async def test_a_cancelled_batch_does_not_wait_for_what_is_under_way() -> None:
+    config = replace(CONFIG, max_batch_bytes=1024, max_in_flight=1)
+    async with producing("Orders", config=config) as (producer, [broker]):
+        await producer.send("Orders", b"")
+        broker.hold(BATCH)
+        sending = asyncio.create_task(producer.send_batch("Orders", [bytes(400)] * 6))
+        await broker.received(BATCH)
+        sending.cancel()
+        done, _ = await asyncio.wait([sending], timeout=1.0)
+        assert (done, sending.cancelled()) == ({sending}, True)
+        broker.release(BATCH)
+
+
+@pytest.mark.parametrize("key", ["k" * 40_000, "\ud800"])
+async def test_keys_of_an_iterator_that_no_broker_takes_are_refused_and_not_dropped(
+    key: str,
+) -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"")
+        with pytest.raises(MessageIllegal):
+            await producer.submit("Orders", b"", keys=iter([key]))
+        assert len(broker.of(SEND)) == 1
 
 
 @pytest.mark.feature(133)

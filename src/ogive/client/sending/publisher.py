@@ -46,7 +46,6 @@ from ogive.client.sending.destinations import (
 from ogive.client.sending.handle import (
     ITEM_BYTES,
     KEY_BYTES,
-    MAX_TEXT_BYTES,
     BatchOutcome,
     SendHandle,
 )
@@ -88,6 +87,8 @@ CLOSED_MEANWHILE: Final = "the producer was closed before the message had an out
 MIN_BATCH: Final = 256
 # property texts of messages with a tag alone
 MAX_TEXTS: Final = 256
+# as long as each of them
+_SOME_KEY: Final = "0" * 32
 
 
 class NoRoom(Exception):
@@ -236,18 +237,13 @@ class Publisher:
         """Submit a message that may go to any queue; None if it has to be accepted in the long way.
         Any thread may call this, at *now* of the loop's clock.
 
-        Raises what ``Message`` raises, and NoRoom.
+        Raises what ``Message`` raises, MessageIllegal, and NoRoom.
         """
         topic = self._topics.get(name if self._wrap is None else self._wrap(name))
         size = len(body)
         if topic is None or size >= self._plain_bytes or not topic.shares_batches:
             return None
-        text = b""
-        if tag is not None or keys != ():
-            found = self._text(name, body, tag, keys)
-            if found is None:
-                return None
-            text = found
+        text = b"" if tag is None and keys == () else self._text(name, body, tag, keys)
         handle = SendHandle(self._not_sent, body, text, now, None if on_done is None else [on_done])
         size += len(text) + OVERHEAD_BYTES
         if not self._limit.take(size):
@@ -257,21 +253,15 @@ class Publisher:
             self._wake(topic)
         return handle
 
-    def _text(
-        self, name: str, body: bytes, tag: str | None, keys: str | Iterable[str]
-    ) -> bytes | None:
-        """Return the properties as they are stored, or None if they cannot be."""
+    def _text(self, name: str, body: bytes, tag: str | None, keys: str | Iterable[str]) -> bytes:
+        """Return the properties as they are stored, without the unique key. Raises what ``Message``
+        raises, and MessageIllegal where a broker would refuse them.
+        """
         found = self._texts.get(tag) if keys == () and isinstance(tag, str) else None
         if found is not None:
             return found
-        try:
-            found = property_text(
-                name, body, tag, as_keys(keys) if keys != () else (), None, 0
-            ).encode()
-        except UnicodeEncodeError:
-            return None
-        if len(found) > MAX_TEXT_BYTES:
-            return None
+        text = property_text(name, body, tag, as_keys(keys) if keys != () else (), None, 0)
+        found = with_unique_key(_SOME_KEY, text)[KEY_BYTES:]
         if keys == () and tag is not None:
             if len(self._texts) >= MAX_TEXTS:
                 self._texts.clear()
