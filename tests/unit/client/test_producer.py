@@ -553,6 +553,28 @@ async def test_a_busy_broker_is_passed_over_and_the_retry_names_the_other_broker
         assert {header_of(request).broker_name for request in brokers[1].of(SEND)} == {"broker-b"}
 
 
+async def test_a_message_whose_topic_was_forgotten_meanwhile_is_tried_again() -> None:
+    async with producing("Orders") as (producer, [broker]):
+        await producer.send("Orders", b"")
+        broker.script(SEND, BUSY)
+        handle = await producer.submit("Orders", b"again")
+        await broker.received(SEND, 2)
+        # as if there were ten thousand others
+        del producer.publisher.destinations.topics["Orders"]
+        await handle
+        assert broker.bodies("Orders")[0] == [b"", b"again"]
+
+
+async def test_an_unknown_outcome_stays_unknown_when_the_topic_is_gone_at_the_next_try() -> None:
+    async with producing("Orders") as (producer, _):
+        pending = producer.builder.message("Ordres", b"", None, (), None, None, None)
+        handle = producer.publisher.handle_of(pending, None)
+        pending.tries, pending.tried, pending.unknown = 1, {"broker-a"}, True
+        await producer.publisher.accept(pending, WAIT_S)
+        with pytest.raises(SendTimeout, match="may or may not be stored"):
+            await handle
+
+
 @pytest.mark.feature(131)
 async def test_the_number_of_tries_is_what_was_configured() -> None:
     async with producing("Orders", config=ProducerConfig(retries=1)) as (producer, [broker]):

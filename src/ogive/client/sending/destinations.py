@@ -210,7 +210,12 @@ class Resolver:
         self, topic: PendingTopic, waiting: Iterable[PendingSend], error: OgiveError
     ) -> None:
         for pending in waiting:
-            self._publisher.end(pending, error)
+            if pending.tries:
+                # one of its tries may have stored it
+                pending.error = error
+                self._publisher.fail(pending)
+            else:
+                self._publisher.end(pending, error)
         topic.backlog = deque(pending for pending in topic.backlog if not pending.finished)
 
 

@@ -652,7 +652,10 @@ class Publisher:
         self._watch.drop(pending)
         if pending.finished:
             return
-        if topic is None or topic.targets is None or previous is None:
+        if topic is None:
+            # forgotten meanwhile, as one of too many
+            self.place(pending)
+        elif topic.targets is None or previous is None:
             self.fail(pending)
         else:
             self.place_in(topic, pending, avoid=previous.lane)
