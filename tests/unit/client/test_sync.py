@@ -912,7 +912,7 @@ def test_what_others_posted_while_control_c_ended_a_post_runs(
 
     monkeypatch.setattr(loop, "loop", mock.Mock(call_soon_threadsafe=interrupted))
     with pytest.raises(KeyboardInterrupt):
-        loop.post(ran.is_set)
+        loop.post(threading.Event().set)
     assert ran.wait(WAIT_S)
 
 

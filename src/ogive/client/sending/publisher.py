@@ -185,9 +185,10 @@ class Publisher:
         try:
             await self._accept(pending, timeout_s)
         except BaseException:
-            if isinstance(getattr(pending, "future", None), BatchOutcome):
+            outcome = getattr(pending, "future", None)
+            if isinstance(outcome, BatchOutcome):
                 # its handle is the caller's alone, who has not got it: it would stay in memory
-                pending.future.handles = []
+                outcome.handles = []
             raise
 
     async def _accept(self, pending: PendingSend, timeout_s: float) -> None:
