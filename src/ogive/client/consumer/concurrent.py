@@ -313,11 +313,13 @@ class ConcurrentService:
             self._look = self._loop.call_later(STUCK_S, self._look_for_stuck)
 
     def _look_for_stuck(self) -> None:
-        """Give what is behind a call that does not return to other workers."""
+        """Give what is behind a call that does not return to other workers, and report what is
+        before it.
+        """
         self._look = None
         before = self._loop.time() - STUCK_S
         for _, piece in self._workers.running():
-            if piece.waiting and piece.begun < before:
+            if piece.begun < before:
                 self._give_back(piece)
                 self._report([piece])
         if self._long:

@@ -134,6 +134,20 @@ async def test_what_a_worker_finished_before_a_call_that_hangs_counts(
         assert consumer.assignment["billing"]
 
 
+async def test_what_was_finished_before_a_last_call_that_hangs_counts(
+    broker: FakeBroker, work: Work
+) -> None:
+    """Nothing waits behind that call, so no other worker gets anything."""
+    async with work.consumer(broker, threads=1):
+        await warm_up(broker)
+        for body in (b"a", b"b", b"hang"):
+            broker.put("Orders", body)
+        await eventually(lambda: progress(broker) == FAST + 2)
+        assert work.begun[FAST:] == [b"a", b"b", b"hang"]
+        work.may_return.set()
+        await eventually(lambda: progress(broker) == FAST + 3)
+
+
 async def test_of_a_slice_only_what_failed_comes_back(broker: FakeBroker, work: Work) -> None:
     async with work.consumer(broker, threads=1):
         await warm_up(broker)
