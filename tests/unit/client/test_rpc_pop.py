@@ -20,7 +20,7 @@ from ogive.wire.headers.pop import (
     PopMessageRequest,
     PopMessageResponse,
 )
-from ogive.wire.message import StoredMessage, encode_stored
+from ogive.wire.message import RECORD_V4, StoredMessage, encode_stored
 from ogive.wire.pop import ORDERLY_QUEUE, BatchAckBody, PopHandle
 
 POP_CODE = RequestCode.POP_MESSAGE
@@ -120,6 +120,18 @@ async def test_the_broker_gives_the_handle_of_a_retry_along(
         "4 1000 30000 3 0 broker-a 0 4",
         "4 1000 30000 3 0 broker-a 0 6",
     ]
+
+
+async def test_behind_a_damaged_record_bytes_that_are_none_are_refused(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
+    damaged = bytearray(encode_stored(StoredMessage("Orders", b"a")))
+    damaged[RECORD_V4.size] ^= 1
+    reply = answer(starts="0 0 0", offsets="0 0 0")
+    reply.body = bytes(damaged) + bytes(100)
+    broker.script(POP_CODE, reply)
+    with pytest.raises(ProtocolError):
+        await popped(broker, pool)
 
 
 async def test_orderly_messages_know_how_often_they_were_delivered(

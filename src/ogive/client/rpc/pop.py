@@ -104,7 +104,8 @@ def _decode(body: bytes, broker_name: str) -> tuple[list[MessageExt], list[Damag
         damaged: list[DamagedMessage] = []
         at = 0
         while at < len(body):
-            size = int.from_bytes(body[at : at + 4])
+            # of size 0 there is no record: what is left is refused
+            size = int.from_bytes(body[at : at + 4]) or len(body) - at
             try:
                 messages += decode_messages(body[at : at + size], broker_name)
             except DamagedMessage as exc:
