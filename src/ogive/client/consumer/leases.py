@@ -166,13 +166,14 @@ class PopClient(GroupClient):
             attempt_id=attempt_id,
             broker_name=source.broker_name,
         )
+        # not when the answer comes: that may be long after the lease began
+        ends = now() + settings.invisible_s
         answer = await self._master(
             source,
             lambda a: rpc.pop_message(self._pool, a, header, broker_name=source.broker_name),
         )
         for failure in answer.damaged:
             log.error("group %s: %s; it comes again when its lease ends", self.group, failure)
-        ends = now() + settings.invisible_s
         popped = [
             (message, MessageLease(source.topic, handle, ends))
             for message, handle in answer.messages
@@ -217,8 +218,7 @@ class PopClient(GroupClient):
         """Acknowledge messages, of several brokers at a time. Raises the first failure after every
         broker was asked.
         """
-        changing = {lease.changing for lease in leases if lease.changing is not None}
-        if changing:
+        while changing := {lease.changing for lease in leases if lease.changing is not None}:
             await asyncio.wait(changing)
         by_broker: dict[str, list[MessageLease]] = {}
         for lease in leases:
@@ -263,6 +263,7 @@ class PopClient(GroupClient):
         while lease.changing is not None:
             await asyncio.wait((lease.changing,))
         lease.changing = asyncio.get_running_loop().create_future()
+        ends = now() + seconds
         try:
             lease.handle = await self._master(
                 MessageQueue(lease.topic, lease.handle.broker, ANY_QUEUE),
@@ -276,7 +277,7 @@ class PopClient(GroupClient):
                     timeout_s=self._timeout_s,
                 ),
             )
-            lease.ends = now() + seconds
+            lease.ends = ends
         finally:
             lease.changing.set_result(None)
             lease.changing = None

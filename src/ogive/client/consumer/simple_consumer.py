@@ -453,7 +453,11 @@ class SimpleConsumer(StartedByWith):
     async def _await_messages(
         self, calls: PopClient, sources: Sequence[MessageQueue], wait_s: float
     ) -> Collection[MessageQueue]:
-        """Wait until one of *sources* reports messages, or for *wait_s*. Return those that do."""
+        """Wait until one of *sources* reports messages, or for *wait_s*. Return those that do.
+
+        Shorter if one refuses: it is asked again. Raises the first refusal if all refuse.
+        """
+        loop = asyncio.get_running_loop()
         asking: dict[asyncio.Future[bool], MessageQueue] = {
             asyncio.ensure_future(
                 calls.await_message(source, self._subscriptions[source.topic], wait_s)
@@ -464,24 +468,29 @@ class SimpleConsumer(StartedByWith):
         news = asyncio.ensure_future(self._until_news())
         try:
             waiting: set[asyncio.Future[bool]] = {*asking, news}
-            ends = asyncio.get_running_loop().time() + wait_s
+            ends = loop.time() + wait_s
             ready: set[MessageQueue] = set()
+            refusals: list[BrokerError] = []
             while not ready and not news.done():
-                left = ends - asyncio.get_running_loop().time()
                 done, waiting = await asyncio.wait(
-                    waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED
+                    waiting,
+                    timeout=max(0.0, ends - loop.time()),
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
                 if not done:
                     break
                 for one in done - {news}:
                     error = one.exception()
-                    if isinstance(error, BrokerError) or (
-                        error is not None and not isinstance(error, OgiveError)
-                    ):
+                    if isinstance(error, BrokerError):
+                        refusals.append(error)
+                        ends = min(ends, loop.time() + RETRY_PAUSE_S)
+                    elif error is not None and not isinstance(error, OgiveError):
                         raise error
                     # One that cannot be reached is asked for messages next: that finds its route.
-                    if error is not None or one.result():
+                    elif error is not None or one.result():
                         ready.add(asking[one])
+                if refusals and len(refusals) == len(asking):
+                    raise refusals[0]
             return ready
         finally:
             for task in (*asking, news):

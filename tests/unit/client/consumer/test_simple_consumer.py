@@ -10,6 +10,7 @@ from ogive import aio
 from ogive.client.config import ClientConfig
 from ogive.client.consumer import simple_consumer
 from ogive.errors import (
+    BrokerBusy,
     BrokerInternalError,
     IllegalStateError,
     InvalidOption,
@@ -321,6 +322,53 @@ async def test_a_broker_that_is_away_does_not_hold_up_the_others(
             other.put("Orders", b"late")
             async with asyncio.timeout(WAIT_S):
                 assert bodies(await running.receive()) == [b"late"]
+
+
+async def test_a_broker_that_lets_nobody_wait_does_not_hold_up_the_others(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again, and what it has comes, too."""
+    monkeypatch.setattr(simple_consumer, "RETRY_PAUSE_S", 0.01)
+    async with FakeBroker({"Orders": 1}, name="broker-b") as other:
+        broker.peers.append(other)
+        other.on(WAIT, error(ResponseCode.SYSTEM_BUSY))
+        async with consumer(broker) as running:
+            receiving = asyncio.create_task(running.receive())
+            await other.received(WAIT, 3)
+            broker.put("Orders", b"paid")
+            async with asyncio.timeout(WAIT_S):
+                assert bodies(await receiving) == [b"paid"]
+            broker.on(WAIT, error(ResponseCode.SYSTEM_BUSY))
+            with pytest.raises(BrokerBusy):
+                await running.receive()
+
+
+async def test_a_lease_begins_when_it_is_asked_for(broker: FakeBroker) -> None:
+    """Its answer may come late: then others have the message before."""
+    broker.put("Orders", b"paid")
+    broker.hold(POP)
+    async with consumer(broker) as running:
+        receiving = asyncio.create_task(running.receive(invisible_s=0.1))
+        await broker.received(POP)
+        await asyncio.sleep(0.15)
+        broker.release(POP)
+        (message,) = await receiving
+        with pytest.raises(LeaseEnded):
+            await running.ack(message)
+
+
+async def test_a_longer_lease_begins_when_it_is_asked_for(broker: FakeBroker) -> None:
+    broker.put("Orders", b"paid")
+    broker.hold(CHANGE)
+    async with consumer(broker) as running:
+        (message,) = await running.receive(invisible_s=60)
+        changing = asyncio.create_task(running.change_invisible(message, 0.1))
+        await broker.received(CHANGE)
+        await asyncio.sleep(0.15)
+        broker.release(CHANGE)
+        await changing
+        with pytest.raises(LeaseEnded):
+            await running.ack(message)
 
 
 async def test_a_topic_that_does_not_exist_yet_is_waited_for(
