@@ -40,14 +40,15 @@ from ogive.client.consumer.leases import (
     PopSettings,
     now,
 )
-from ogive.client.consumer.member import PushMember
+from ogive.client.consumer.member import MakeService, PushMember
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.outages import Outages
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_loop import BUSY_PAUSE_S, FULL_LOOK_S, IDLE_PAUSE_S
+from ogive.client.consumer.rebalance import LEAVE_TIMEOUT_S
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.send_back import SendBack
-from ogive.client.consumer.subscription import MemberContext
+from ogive.client.consumer.subscription import MemberContext, OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig
 from ogive.errors import BrokerBusy, NotSupported, OgiveError
@@ -233,8 +234,9 @@ class PopService:
 
     async def _assign(self) -> bool:
         """Pop from what is this member's now. Return False if that is not known of all topics."""
-        complete = True
-        for topic in list(self._listeners):
+        complete, starts = True, self._group.state.starts
+        # not what the group has not joined yet, or is leaving
+        for topic in [one for one in self._listeners if one in starts]:
             try:
                 # the topic's route comes first: it names the broker to ask
                 places = await self._calls.sources(topic)
@@ -245,7 +247,7 @@ class PopService:
                 )
                 complete = False
                 continue
-            if topic not in self._listeners or self._stopping:
+            if topic not in starts or self._stopping:
                 continue
             for queue in [one for one in self.sources if one.topic == topic and one not in wanted]:
                 self._leave(queue)
@@ -282,6 +284,8 @@ class PopService:
         try:
             while source.wanted:
                 await self._may_pop.wait()
+                if not source.wanted:
+                    return
                 if not self._has_room(source):
                     if not waits:
                         return
@@ -419,19 +423,26 @@ class PopService:
                 )
                 held.leases.pop(message.queue_offset, None)
             self._group.finish_message(held, message)
-        left = held.head(held.count)
-        if left:
+        if not held.source.wanted:
+            # the others are given back
+            held.release()
+        elif left := held.head(held.count):
             self._deliver(held, left)
 
     # --- leases -----------------------------------------------------------------------------------
 
     async def renew(self) -> None:
         """Renew what is due, and let go of what is finished or too old. A periodic job."""
-        due: list[tuple[PopQueue, MessageLease]] = []
+        by_broker: dict[str, list[tuple[PopQueue, MessageLease]]] = {}
         for source in self._all():
+            due = by_broker.setdefault(source.queue.broker_name, [])
             for held in list(source.held):
                 due += [(held, lease) for lease in self._due(source, held)]
         self._left = {source for source in self._left if source.held}
+        # a broker that does not answer holds up no other
+        await asyncio.gather(*map(self._renew_all, by_broker.values()))
+
+    async def _renew_all(self, due: Sequence[tuple[PopQueue, MessageLease]]) -> None:
         for at in range(0, len(due), RENEWED_AT_ONCE):
             await asyncio.gather(
                 *(self._renew(held, lease) for held, lease in due[at : at + RENEWED_AT_ONCE])
@@ -457,6 +468,10 @@ class PopService:
         if not held.active and not self._is_busy(held):
             self._drop(source, held)
             return ()
+        if held.active and listener is not None and listener.config.orderly:
+            # it may have stopped at the end of a lease that it does not need any more
+            held.note_leases()
+            self._deliver(held, ())
         soon = now() + self._config.pop_invisible_s / 2
         return [lease for lease in held.leases.values() if lease.ends < soon]
 
@@ -468,8 +483,8 @@ class PopService:
         self._give_back(leases)
 
     async def _renew(self, held: PopQueue, lease: MessageLease) -> None:
-        if lease not in held.leases.values():
-            # finished meanwhile
+        if lease.has_ended() or lease not in held.leases.values():
+            # another member has it, or it is finished meanwhile
             return
         try:
             await self._calls.change(lease, self._config.pop_invisible_s)
@@ -508,22 +523,25 @@ class PopService:
         self._may_pop.set()
 
     async def close(self, timeout_s: float) -> None:
-        """Give back what is left, and send the acknowledgements."""
+        """Give back what is left, and send the acknowledgements. Brokers that do not answer hold
+        this up by one and a half times *timeout_s* at most.
+        """
         assert self._group.acks is not None
         # the pops in flight, which do not wait: what they bring is given back
-        await self._end(timeout_s)
+        await self._end(timeout_s / 2)
         for source in self._all():
             for held in list(source.held):
                 self._drop(source, held)
-        await self._group.acks.close(timeout_s)
-        await self._end(timeout_s)
+        await asyncio.gather(self._group.acks.close(timeout_s), self._end(timeout_s))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _end(self, timeout_s: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
 
     def abandon(self) -> None:
         """Begin no call any more: the client has failed."""
@@ -535,6 +553,26 @@ class PopService:
 
 class PopMember(PushMember):
     """Member that pops, and calls listeners with what comes."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        listeners: Sequence[AnyListener],
+        config: ConsumerConfig,
+        make_service: MakeService,
+        on_change: OnChange | None = None,
+    ) -> None:
+        super().__init__(instance, listeners, config, make_service, on_change)
+        context = self._context
+        assert isinstance(context, PopContext)
+        self._pops = PopService(
+            context,
+            self._pop_calls,
+            config,
+            self._delivery.submit,
+            self._delivery.is_busy,
+            self._listeners,
+        )
 
     def _context_of(
         self, instance: ClientInstance, first: ListenerConfig, config: ConsumerConfig
@@ -557,30 +595,18 @@ class PopMember(PushMember):
     def begin(self) -> None:
         """Pop from now on."""
         context = self._context
-        assert isinstance(context, PopContext)
-        self._pops = PopService(
-            context,
-            self._pop_calls,
-            self._config,
-            self._delivery.submit,
-            self._delivery.is_busy,
-            self._listeners,
-        )
         self._jobs = [
             context.spawn(self._pops.run(), "who pops"),
             context.every(self._config.pop_invisible_s / 6, self._pops.renew, "renew leases"),
         ]
 
     async def _leave(self, *ending: Awaitable[None]) -> None:
-        pops = getattr(self, "_pops", None)
-        if pops is not None:
-            pops.stop()
+        self._pops.stop()
         await asyncio.gather(*ending)
         for job in self._jobs:
             job.cancel()
         await asyncio.gather(*self._jobs, return_exceptions=True)
-        if pops is not None:
-            await pops.close(self._config.await_termination_s)
+        await self._pops.close(LEAVE_TIMEOUT_S)
         await self._context.store.close()
         await self._context.instance.unregister_consumer(self)
 
@@ -606,9 +632,7 @@ class PopMember(PushMember):
         self._pops.resume()
 
     def on_consumer_ids_changed(self) -> None:
-        pops = getattr(self, "_pops", None)
-        if pops is not None:
-            pops.soon()
+        self._pops.soon()
 
     def _consume_type(self) -> str:
         return "CONSUME_POP"

@@ -11,6 +11,7 @@ import pytest
 
 import ogive
 from ogive import aio
+from ogive.client.consumer import pop_member
 from ogive.client.consumer.pop_member import DELAYS_S, delay_s
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, message, ok
@@ -184,6 +185,29 @@ async def test_a_lease_is_renewed_while_its_call_runs(broker: FakeBroker) -> Non
     assert len(broker.of(CHANGE)) >= 2
 
 
+async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_another(
+    broker: FakeBroker,
+) -> None:
+    end = asyncio.Event()
+
+    async def bill(message: ogive.MessageExt) -> None:
+        await end.wait()
+
+    async with FakeBroker({"Orders": 1}, name="broker-b") as other:
+        broker.peers.append(other)
+        for one in broker, other:
+            one.hold(CHANGE)
+            fill(one, 40)
+        client = ogive.ClientConfig(name_server=broker.address, request_timeout_s=60.0)
+        to = listener(bill)
+        async with aio.PushConsumer(to, client=client, config=config(invisible_s=2.0)):
+            await broker.received(CHANGE)
+            await other.received(CHANGE)
+            for one in broker, other:
+                one.release(CHANGE)
+            end.set()
+
+
 async def test_what_no_call_begins_with_in_time_goes_to_others(broker: FakeBroker) -> None:
     """The one call that may run hangs."""
     fill(broker, 6)
@@ -227,6 +251,54 @@ async def test_the_close_gives_back_what_was_not_begun(broker: FakeBroker) -> No
         assert len({message.body for message in messages} | set(seen)) == 10
 
 
+async def test_a_broker_that_does_not_answer_does_not_hold_up_the_close(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for as long as running calls are waited for."""
+    monkeypatch.setattr(pop_member, "LEAVE_TIMEOUT_S", 0.1, raising=False)
+    fill(broker, 1)
+    broker.hold(ACK)
+    running = consumer(broker, listener(lambda _: None), await_termination_s=600.0)
+    await running.start()
+    await broker.received(ACK)
+    async with asyncio.timeout(WAIT_S):
+        await running.close()
+
+
+async def test_what_is_finished_is_acknowledged_also_by_a_close_that_waits_for_no_call(
+    broker: FakeBroker,
+) -> None:
+    seen: list[bytes] = []
+
+    def bill(message: ogive.MessageExt) -> None:
+        seen.append(message.body)
+
+    broker.hold(ACK)
+    running = consumer(broker, listener(bill), await_termination_s=0.0)
+    await running.start()
+    for count in 1, 2:
+        broker.put("Orders", b"")
+        await eventually(lambda count=count: len(seen) == count)  # type: ignore[misc]
+    await broker.received(ACK)
+    closing = asyncio.create_task(running.close())
+    await asyncio.sleep(0.05)
+    broker.release(ACK)
+    await closing
+    assert not broker.pops.leases
+
+
+async def test_a_client_may_fail_before_it_pops(broker: FakeBroker) -> None:
+    broker.hold(RequestCode.HEART_BEAT)
+    running = consumer(broker, listener(print))
+    starting = asyncio.create_task(running.start())
+    await broker.received(RequestCode.HEART_BEAT)
+    for member in running._members:
+        member.abandon()
+    broker.release(RequestCode.HEART_BEAT)
+    await starting
+    await running.close()
+
+
 async def test_a_failed_acknowledgement_is_sent_again(broker: FakeBroker) -> None:
     fill(broker, 1)
     broker.script(ACK, error(ResponseCode.SYSTEM_BUSY), error(ResponseCode.SYSTEM_BUSY))
@@ -261,6 +333,31 @@ async def test_orderly_listeners_get_each_queue_in_order_and_wait_at_a_failure(
     pops = broker.of(POP)
     assert {one.ext_fields["order"] for one in pops} == {"true"}
     assert len({one.ext_fields["attemptId"] for one in pops}) == len(pops)
+
+
+async def test_an_orderly_queue_goes_on_behind_a_lease_that_is_over(broker: FakeBroker) -> None:
+    """The renewal of a message that was finished then had failed."""
+    for _ in range(2):
+        broker.put("Orders", b"")
+    begun, end = asyncio.Event(), asyncio.Event()
+    seen: list[int] = []
+
+    async def bill(message: ogive.MessageExt) -> None:
+        begun.set()
+        await end.wait()
+        seen.append(message.queue_offset)
+
+    orderly = listener(bill, orderly=True)
+    async with consumer(broker, orderly, invisible_s=6.0) as running:
+        async with asyncio.timeout(WAIT_S):
+            await begun.wait()
+        (member,) = running._members
+        assert isinstance(member, pop_member.PopMember)
+        (source,) = member._pops.sources.values()
+        for held in source.held:
+            held.leased_until = 0.0
+        end.set()
+        await eventually(lambda: seen == [0, 1])
 
 
 async def test_an_orderly_pop_whose_answer_was_lost_is_the_same_attempt(
@@ -305,6 +402,61 @@ async def test_topics_come_and_go(broker: FakeBroker) -> None:
         broker.put("Refunds", b"")
         broker.put("Orders", b"")
         await eventually(lambda: seen == ["Refunds", "Orders"])
+
+
+async def test_a_topic_that_is_being_left_is_popped_no_more(broker: FakeBroker) -> None:
+    """Though its listener still works, and a member has just come. What comes of the topic is for
+    another member, not for this one's other listener.
+    """
+    seen: list[str] = []
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def refund(message: ogive.MessageExt) -> None:
+        begun.set()
+        await end.wait()
+
+    def bill(message: ogive.MessageExt) -> None:
+        seen.append(message.topic)
+
+    orders, refunds = listener(bill), listener(refund, "Refunds")
+    async with consumer(broker, orders, refunds) as running:
+        broker.put("Refunds", b"")
+        async with asyncio.timeout(WAIT_S):
+            await begun.wait()
+        leaving = asyncio.create_task(running.unsubscribe(refunds))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            broker.notify("billing")
+            await asyncio.sleep(0.05)
+        broker.put("Refunds", b"")
+        await asyncio.sleep(0.1)
+        end.set()
+        await leaving
+        broker.put("Orders", b"")
+        await eventually(lambda: "Orders" in seen)
+        await asyncio.sleep(0.3)
+        assert seen == ["Orders"]
+        broker.put("Orders", b"")
+        await eventually(lambda: seen == ["Orders", "Orders"])
+
+
+async def test_a_topic_may_be_left_while_the_consumer_is_suspended(broker: FakeBroker) -> None:
+    seen: list[str] = []
+
+    def note(message: ogive.MessageExt) -> None:
+        seen.append(message.topic)
+
+    orders, refunds = listener(note), listener(note, "Refunds")
+    async with consumer(broker, orders, refunds) as running:
+        await broker.received(POP, 2)
+        await running.suspend()
+        # the brokers have answered that there is nothing
+        await asyncio.sleep(0.3)
+        await running.unsubscribe(refunds)
+        await running.resume()
+        broker.put("Refunds", b"")
+        broker.put("Orders", b"")
+        await eventually(lambda: seen == ["Orders"])
 
 
 async def test_a_suspended_consumer_pops_nothing(broker: FakeBroker) -> None:
