@@ -11,7 +11,7 @@ import os
 import re
 import ssl as tls
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from ogive.errors import (
@@ -82,6 +82,19 @@ def one_frame(connection: "Connection", frames: list[bytes], at: int) -> int:
     """The handler that handles frames one by one."""
     connection.take_frame(frames[at])
     return 1
+
+
+def _pieces(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Join small frames up to JOINED_BYTES; large ones are not copied."""
+    small: list[bytes] = []
+    size = 0
+    for frame in frames:
+        if small and size + len(frame) > JOINED_BYTES:
+            yield b"".join(small)
+            small, size = [], 0
+        small.append(frame)
+        size += len(frame)
+    yield b"".join(small)
 
 
 class Connection(asyncio.Protocol):
@@ -340,7 +353,9 @@ class Connection(asyncio.Protocol):
             if len(frames) == 1 or size < JOINED_BYTES:
                 self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
             else:
-                self._transport.writelines(frames)
+                # writelines() of CPython before 3.12.9 and 3.13.2 does not pause the writer
+                for piece in _pieces(frames):
+                    self._transport.write(piece)
 
     @property
     def unsent_bytes(self) -> int:

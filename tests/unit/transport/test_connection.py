@@ -19,7 +19,7 @@ from ogive.transport.pool import ConnectionPool
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from tests.unit.transport.wire import ReadableWire
+from tests.unit.transport.wire import ReadableWire, Wire
 
 HELD: list[tuple[Connection, int]] = []
 
@@ -830,3 +830,31 @@ async def test_a_fault_behind_a_run_ends_the_connection_once_the_run_is_answered
     await asyncio.sleep(0)
     assert read.connection.closed
     assert b"".join(read.wire.written) == b"three"
+
+
+async def test_large_frames_of_one_turn_pause_the_writer() -> None:
+    """They are written in few pieces, and not copied for that."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    try:
+        connection = await connect("127.0.0.1", listening.getsockname()[1])
+        for _ in range(8):
+            connection.write(bytes(4 * 1024 * 1024))
+        await asyncio.sleep(0.05)
+        assert not connection.is_writable
+        connection.abort("enough", level=logging.DEBUG)
+    finally:
+        listening.close()
+
+
+async def test_small_frames_of_one_turn_are_joined_around_large_ones() -> None:
+    wire = Wire()
+    connection = Connection(echo)
+    connection.connection_made(wire)
+    small, large = [b"%05d" % number for number in range(40_000)], bytes(100_000)
+    frames = [*small, large, b"last"]
+    for frame in frames:
+        connection.write(frame)
+    await asyncio.sleep(0)
+    assert b"".join(wire.written) == b"".join(frames)
+    assert len(wire.written) == 6
+    assert large in wire.written
