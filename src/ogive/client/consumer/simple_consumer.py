@@ -34,6 +34,7 @@ from ogive.client.consumer.leases import (
     check_start,
     raise_first,
 )
+from ogive.client.consumer.rebalance import LEAVE_TIMEOUT_S
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.listener import Start, consume_from_where
 from ogive.errors import (
@@ -236,7 +237,7 @@ class SimpleConsumer(StartedByWith):
         instance = self._owner.client
         try:
             if self._popping:
-                await asyncio.wait(self._popping)
+                await asyncio.wait(self._popping, timeout=LEAVE_TIMEOUT_S)
             # receives that were cancelled keep what their pops brought
             await asyncio.sleep(0)
             if self._kept and self._calls is not None:

@@ -208,6 +208,27 @@ async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_another(
             end.set()
 
 
+async def test_one_renewal_at_a_time(broker: FakeBroker) -> None:
+    """Another one could reach the broker behind the acknowledgement, and undo it."""
+    end = asyncio.Event()
+
+    async def bill(message: ogive.MessageExt) -> None:
+        await end.wait()
+
+    fill(broker, 1)
+    orders, refunds = listener(bill), listener(bill, "Refunds")
+    async with consumer(broker, orders, refunds, invisible_s=2.0) as running:
+        broker.hold(CHANGE)
+        await broker.received(CHANGE)
+        leaving = asyncio.create_task(running.unsubscribe(refunds))
+        await asyncio.sleep(0.05)
+        end.set()
+        broker.release(CHANGE)
+        await leaving
+        await eventually(lambda: not broker.pops.leases)
+    assert len(broker.of(CHANGE)) == 1
+
+
 async def test_what_no_call_begins_with_in_time_goes_to_others(broker: FakeBroker) -> None:
     """The one call that may run hangs."""
     fill(broker, 6)

@@ -285,6 +285,20 @@ async def test_a_close_ends_a_receive_that_waits(broker: FakeBroker) -> None:
         await running.receive()
 
 
+async def test_a_pop_without_an_answer_does_not_hold_up_the_close(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simple_consumer, "LEAVE_TIMEOUT_S", 0.05, raising=False)
+    broker.on(POP, SILENT)
+    running = consumer(broker)
+    await running.start()
+    receiving = asyncio.create_task(running.receive())
+    await broker.received(POP)
+    receiving.cancel()
+    async with asyncio.timeout(WAIT_S):
+        await running.close()
+
+
 # --- brokers that fail ----------------------------------------------------------------------------
 
 
