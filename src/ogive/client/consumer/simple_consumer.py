@@ -181,6 +181,8 @@ class SimpleConsumer(StartedByWith):
         self._kept: deque[Popped] = deque()
         self._popping: set[asyncio.Task[list[Popped]]] = set()
         self._turn = 0
+        # places whose last pop failed
+        self._failing: set[MessageQueue] = set()
         # kept messages have come, or the consumer closes
         self._news = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
@@ -368,7 +370,9 @@ class SimpleConsumer(StartedByWith):
             except OgiveError as exc:
                 failure = exc
                 refusals += [exc] if isinstance(exc, BrokerError) else []
+                self._failing.add(source)
             else:
+                self._failing.discard(source)
                 if popped:
                     return popped, failure
         if refusals and len(refusals) == places:
@@ -392,11 +396,11 @@ class SimpleConsumer(StartedByWith):
         return found, failure
 
     def _in_turn(self, sources: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return *sources* beginning with another one each time."""
+        """Return *sources* beginning with another one each time; those that fail come last."""
         ordered = list(sources)
         self._turn += 1
         at = self._turn % max(1, len(ordered))
-        return ordered[at:] + ordered[:at]
+        return sorted(ordered[at:] + ordered[:at], key=self._failing.__contains__)
 
     async def _pop(
         self, calls: PopClient, source: MessageQueue, settings: PopSettings, most: int

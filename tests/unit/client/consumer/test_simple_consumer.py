@@ -9,6 +9,7 @@ import pytest
 from ogive import aio
 from ogive.client.config import ClientConfig
 from ogive.client.consumer import simple_consumer
+from ogive.client.rpc import pop
 from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,
@@ -336,6 +337,22 @@ async def test_a_broker_that_is_away_does_not_hold_up_the_others(
             other.put("Orders", b"late")
             async with asyncio.timeout(WAIT_S):
                 assert bodies(await running.receive()) == [b"late"]
+
+
+async def test_a_broker_that_does_not_answer_is_asked_last(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as others have messages, nobody waits for it."""
+    monkeypatch.setattr(pop, "POLL_MARGIN_S", 0.1)
+    async with FakeBroker({"Orders": 1}, name="broker-b") as other:
+        broker.peers.append(other)
+        other.on(POP, SILENT)
+        for i in range(10):
+            broker.put("Orders", b"%d" % i)
+        async with consumer(broker) as running:
+            for _ in range(10):
+                assert len(await running.receive(1)) == 1
+    assert len(other.of(POP)) <= 1
 
 
 async def test_a_broker_that_lets_nobody_wait_does_not_hold_up_the_others(
