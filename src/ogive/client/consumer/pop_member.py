@@ -485,11 +485,7 @@ class PopService:
     async def _renew(self, held: PopQueue, lease: MessageLease) -> None:
         # another member has it, it is finished meanwhile, or is being renewed: a change behind the
         # acknowledgement, which waits for that one, would have the message delivered again
-        if (
-            lease.has_ended()
-            or lease not in held.leases.values()
-            or lease.changing is not None
-        ):
+        if lease.has_ended() or lease not in held.leases.values() or lease.changing is not None:
             return
         try:
             await self._calls.change(lease, self._config.pop_invisible_s)
