@@ -28,7 +28,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ogive.client.consumer.group_client import MAX_RETRIES
@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 
 TURN_MESSAGES: Final = 256
 TURN_S: Final = 0.05
-
-Turn = tuple[ProcessQueue, list[MessageExt]]
+LONG_TURN_S: Final = 0.2
+"""What a turn that has run for so long has finished counts before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,21 @@ class TurnTally:
             self.committed = self.done
         return None
 
-    def result(self) -> TurnResult:
-        return TurnResult(self.done, None, self.committed)
+    def result(self, failure: Failure | None = None) -> TurnResult:
+        return TurnResult(self.done, failure, self.committed)
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """Messages of a queue for one worker, one batch after the other."""
+
+    process_queue: ProcessQueue
+    messages: list[MessageExt]
+    tally: TurnTally = field(default_factory=TurnTally)
+    counted: int = 0
+    """Tally at the last time that it counted."""
+    ended: bool = False
+    """Its result has been counted."""
 
 
 def pause_s(asked: float | None, usual: float) -> float:
@@ -110,12 +123,16 @@ class OrderlyService:
         self._retrying: set[asyncio.Task[Any]] = set()
         self._dead_letters = DeadLetters(group.name)
         self._stopping = False
+        # that wait or run
+        self._turns = 0
+        self._look: asyncio.TimerHandle | None = None
+        self._broken = TurnResult(0, Failure(why=BROKEN))
         self._workers = make_workers(
             self._run,
             self._run_async,
             self._finished,
             is_async=listener.is_async,
-            failed=TurnResult(0, Failure(why=BROKEN)),
+            failed=self._broken,
             count=listener.config.threads,
             name=f"{group.name} {listener.config.topic}",
         )
@@ -131,27 +148,32 @@ class OrderlyService:
 
     async def stop(self, timeout_s: float, caller: object) -> None:
         self._stopping = True
+        if self._look is not None:
+            self._look.cancel()
         for timer in self._paused.values():
             timer.cancel()
         self._paused.clear()
         deadline = self._loop.time() + timeout_s
         await self._workers.stop(timeout_s, caller)
+        # calls that are abandoned: what their workers did before counts
+        for _, turn in self._workers.running():
+            self._count(turn)
         if self._retrying:
             await asyncio.wait(self._retrying, timeout=max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ---------------------------------------------------------------------------
 
     def _run(self, turn: Turn) -> TurnResult:
-        tally = TurnTally()
-        for batch in self._batches(turn, tally):
+        tally = turn.tally
+        for batch in self._batches(turn):
             end = tally.take(call(self._listener, batch, self._group.observer), len(batch))
             if end is not None:
                 return end
         return tally.result()
 
     async def _run_async(self, turn: Turn) -> TurnResult:
-        tally = TurnTally()
-        for batch in self._batches(turn, tally):
+        tally = turn.tally
+        for batch in self._batches(turn):
             end = tally.take(
                 await call_async(self._listener, batch, self._group.observer), len(batch)
             )
@@ -159,11 +181,11 @@ class OrderlyService:
                 return end
         return tally.result()
 
-    def _batches(self, turn: Turn, tally: TurnTally) -> Iterator[list[MessageExt]]:
-        """Yield the messages behind the *tally*, batch by batch, as long as the queue is held and
-        the time slice lasts.
+    def _batches(self, turn: Turn) -> Iterator[list[MessageExt]]:
+        """Yield the messages behind the tally, batch by batch, as long as the queue is held and the
+        time slice lasts.
         """
-        process_queue, messages = turn
+        process_queue, messages, tally = turn.process_queue, turn.messages, turn.tally
         slice_ends = time.monotonic() + TURN_S
         while tally.done < len(messages) and self._may_call(process_queue):
             yield messages[tally.done : tally.done + self._batch]
@@ -197,11 +219,18 @@ class OrderlyService:
             return
         process_queue.busy = True
         process_queue.taken = [*process_queue.taken, *messages]
-        self._workers.submit([(process_queue, messages)])
+        self._turns += 1
+        self._workers.submit([Turn(process_queue, messages)])
+        self._look_soon()
 
     def _finished(self, results: Sequence[tuple[Turn, TurnResult, float]]) -> None:
         now = self._loop.time()
-        for (process_queue, messages), result, seconds in results:
+        for turn, result, seconds in results:
+            process_queue, messages = turn.process_queue, turn.messages
+            turn.ended = True
+            self._turns -= 1
+            if result is self._broken:
+                result = turn.tally.result(result.failure)
             failure, done = result.failure, result.done
             calls, failed = -(-result.done // self._batch), messages[:0]
             if failure is not None:
@@ -229,6 +258,32 @@ class OrderlyService:
                 )
                 self._retrying.add(task)
                 task.add_done_callback(self._retrying.discard)
+
+    def _look_soon(self) -> None:
+        if self._look is None and not self._stopping:
+            self._look = self._loop.call_later(LONG_TURN_S, self._look_for_long)
+
+    def _look_for_long(self) -> None:
+        """Count what long turns have finished, whose present calls may take for ever."""
+        self._look = None
+        begun_before = self._loop.time() - LONG_TURN_S
+        for begun, turn in self._workers.running():
+            if begun < begun_before:
+                self._count(turn)
+        if self._turns:
+            self._look_soon()
+
+    def _count(self, turn: Turn) -> None:
+        """Count what *turn* has finished so far; its result counts the rest."""
+        process_queue, tally, done = turn.process_queue, turn.tally, turn.tally.done
+        # it is still among the running ones for a moment
+        if turn.ended or done == turn.counted:
+            return
+        turn.counted = done
+        finished, _ = self._settle(process_queue.taken, len(turn.messages), done, tally.result())
+        if finished:
+            process_queue.taken = process_queue.taken[len(finished) :]
+            self._group.finish(process_queue, offsets_of(finished))
 
     def _settle(
         self, taken: Sequence[MessageExt], count: int, done: int, result: TurnResult

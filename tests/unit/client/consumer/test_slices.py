@@ -9,7 +9,7 @@ import pytest
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push_consumer import PushConsumer
-from ogive.client.listener import LATER, listener
+from ogive.client.listener import COMMIT, LATER, listener
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
 from ogive.wire.bodies.clients import consumer_ids_dumps
@@ -146,6 +146,50 @@ async def test_what_was_finished_before_a_last_call_that_hangs_counts(
         assert work.begun[FAST:] == [b"a", b"b", b"hang"]
         work.may_return.set()
         await eventually(lambda: progress(broker) == FAST + 3)
+
+
+async def test_what_an_orderly_worker_finished_before_a_call_that_hangs_counts(
+    broker: FakeBroker, work: Work
+) -> None:
+    async with work.consumer(broker, threads=1, orderly=True) as consumer:
+        await warm_up(broker)
+        for body in (b"a", b"b", b"hang", b"c"):
+            broker.put("Orders", body)
+        await eventually(lambda: progress(broker) == FAST + 2)
+        assert work.begun[FAST:] == [b"a", b"b", b"hang"]
+        (member,) = consumer._members
+        held = {one.queue_offset for queue in member.assignment.values() for one in queue.taken}
+        assert held <= {FAST + 2, FAST + 3}
+        work.may_return.set()
+        await eventually(lambda: progress(broker) == FAST + 4)
+    assert work.begun[FAST:] == [b"a", b"b", b"hang", b"c"]
+
+
+async def test_of_a_long_orderly_turn_only_what_is_committed_counts(
+    broker: FakeBroker, work: Work
+) -> None:
+    """The rest stays with the turn, and is committed with it."""
+    function = work.function
+
+    async def commit_b(message: MessageExt) -> Any:
+        answer = function(message)
+        if asyncio.iscoroutine(answer):
+            await answer
+        return COMMIT if message.body in (b"b", b"d") else None
+
+    def commit_b_plain(message: MessageExt) -> Any:
+        function(message)
+        return COMMIT if message.body in (b"b", b"d") else None
+
+    work.function = commit_b if asyncio.iscoroutinefunction(function) else commit_b_plain
+    for body in (b"a", b"b", b"c", b"hang", b"d"):
+        broker.put("Orders", body)
+    async with work.consumer(broker, threads=1, orderly=True, auto_commit=False):
+        await eventually(lambda: progress(broker) == 2)
+        assert work.begun == [b"a", b"b", b"c", b"hang"]
+        work.may_return.set()
+        await eventually(lambda: progress(broker) == 5)
+    assert work.begun == [b"a", b"b", b"c", b"hang", b"d"]
 
 
 async def test_of_a_slice_only_what_failed_comes_back(broker: FakeBroker, work: Work) -> None:
