@@ -157,7 +157,8 @@ class LeaseReturns(SendBack):
             return
         assert isinstance(process_queue, PopQueue)
         lease = process_queue.leases.pop(message.queue_offset, None)
-        if lease is None:
+        # behind its end the message is delivered again already; a change would add another delivery
+        if lease is None or lease.has_ended():
             return
         calls = self._group.calls
         assert isinstance(calls, PopClient)

@@ -242,9 +242,13 @@ class SimpleConsumer(StartedByWith):
                 await asyncio.wait(self._popping, timeout=LEAVE_TIMEOUT_S)
             # receives that were cancelled keep what their pops brought
             await asyncio.sleep(0)
-            if self._kept and self._calls is not None:
-                calls = self._calls
-                await raise_first(calls.change(lease, 0.0, as_try=False) for _, lease in self._kept)
+            calls, leases = self._calls, [lease for _, lease in self._kept]
+            if calls is not None:
+                await raise_first(
+                    calls.change(lease, 0.0, as_try=False)
+                    for lease in leases
+                    if not lease.has_ended()
+                )
         except OgiveError as exc:
             log.warning(
                 "could not give messages back, which come again when their lease ends: %s", exc

@@ -121,6 +121,27 @@ async def test_a_failed_message_comes_again_later_and_is_not_acknowledged(
     assert len(broker.pops.leases) == 2
 
 
+async def test_a_failure_after_the_end_of_the_lease_changes_nothing(broker: FakeBroker) -> None:
+    """The message is delivered again already: a change would have it delivered once more."""
+    fill(broker, 1)
+    broker.on(CHANGE, error(ResponseCode.SYSTEM_ERROR))
+    begun = 0
+    again = asyncio.Event()
+
+    async def bill(message: ogive.MessageExt) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            await again.wait()
+            raise ValueError("declined")
+        again.set()
+
+    async with consumer(broker, listener(bill), invisible_s=0.3):
+        await eventually(lambda: begun == 2 and not broker.pops.leases)
+        await asyncio.sleep(0.05)
+    assert 10_000 not in {time_ms for _, time_ms in changes(broker)}
+
+
 async def test_after_its_last_retry_a_message_is_a_dead_letter(broker: FakeBroker) -> None:
     fill(broker, 2)
     seen: list[bytes] = []
