@@ -35,7 +35,7 @@ from ogive.broker.pulls.pull import check_readable, reserve_filter
 from ogive.broker.replies import ONEWAY, RESPONSE, Rejected, refuse
 from ogive.broker.services import Context
 from ogive.broker.state.topic_table import keeps_batches
-from ogive.errors import OgiveError, Refused, ResponseCode, StoreError
+from ogive.errors import OgiveError, ProtocolError, Refused, ResponseCode, StoreError
 from ogive.model import PropertyName
 from ogive.sql92 import Expression
 from ogive.store.consumequeue import FILLER_SIZE
@@ -153,21 +153,28 @@ class WaitingRequest(ABC):
             self._answer_nothing(ResponseCode.POLLING_TIMEOUT)
         elif not self._holds.hold(self, left_s):
             self._answer_nothing(ResponseCode.POLLING_FULL)
+        elif self.more:
+            # no arrival is to be waited for: the rest of the queues may have a message
+            self._holds.wake(self.key)
 
     def try_answer(self, *, final: bool = False) -> bool:
         """See WaitingPop."""
         ctx = self._ctx
+        # until it has looked: what woke it is for another request
+        self.more = True
         if self.connection.closed:
             return True
         if not final and ctx.slow_readers.must_wait(self.connection):
+            self.more = ctx.slow_readers.is_slow(self.connection)
             ctx.slow_readers.put(self)
             return True
         try:
             self._check_access()
+            self.more = False
             with ctx.store.without_waiting():
                 answer = self._read()
             return answer(final)
-        except (Refused, StoreError) as exc:
+        except (Refused, StoreError, ProtocolError) as exc:
             self._refuse(exc)
         except Cold as cold:
             ctx.spawn(
@@ -185,7 +192,7 @@ class WaitingRequest(ABC):
             self._check_access()
             if not answer(False):
                 self._hold()
-        except (Refused, StoreError) as exc:
+        except (Refused, StoreError, ProtocolError) as exc:
             self._refuse(exc)
 
     def _check_access(self) -> None:
@@ -288,11 +295,16 @@ class Pop(WaitingRequest):
         if self._is_blocked(place):
             return
         position = book.position(place)
+        if position is None:
+            self._ctx.offsets.check_room(*place)
         start = self._first(topic, queue_id) if position is None else position
         end = store.max_offset(topic, queue_id)
         config = self._ctx.config.pop
         if plan.is_full or (config.limit_out and book.out[place] >= config.max_out):
             plan.rest += max(0, end - start)
+            if position is None:
+                # the group begins here, and not behind what comes until the queue has its turn
+                plan.found.append(QueueRead(Read(place, start, (), start), (), ()))
             return
         result = self._get(plan, topic, queue_id, start)
         if result.status in _MOVED:
@@ -353,7 +365,7 @@ class Pop(WaitingRequest):
         book = self._ctx.leases
         taken = [one.read for one in plan.found if one.read.offsets]
         moved = [one.read for one in plan.found if not one.read.offsets]
-        self.more = plan.rest > 0 and not taken
+        self.more = plan.rest > 0 and bool(moved) and not taken
         if moved:
             book.take(moved, 0, 0, _moved)
         if not taken:

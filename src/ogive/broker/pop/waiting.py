@@ -26,7 +26,8 @@ _AT_ONCE: Final = 8
 class WaitingPop(Protocol):
     """A request that can be tried again.
 
-    *topics* are those whose messages it waits for. *more*: the last try has not seen all messages.
+    *topics* are those whose messages it waits for. *more*: the last try has not seen all messages,
+    so that this request, or the next one of its key, has to be tried again.
     """
 
     @property
@@ -146,10 +147,10 @@ class PopHolds:
                 continue
             if pop.try_answer():
                 self._forget(pop)
-            elif pop.more:
+            if pop.more:
                 self._due[key] = None
             tried += 1
-            if tried % _AT_ONCE == 0 and time.monotonic() > until:
+            if (pop.more or tried % _AT_ONCE == 0) and time.monotonic() > until:
                 break
         if self._due:
             self._slice_is_due = True

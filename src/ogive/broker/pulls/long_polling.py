@@ -295,6 +295,10 @@ class SlowReaders:
         )
         return connection in self._queues or connection.unsent_bytes >= most or self._unread.is_full
 
+    def is_slow(self, connection: Connection) -> bool:
+        """Return True if it is this connection that must_wait(), whatever others have not read."""
+        return connection in self._queues or connection.unsent_bytes >= self._max
+
     def put(self, pull: WaitingRead) -> None:
         """Answer the pull when its connection has room.
 

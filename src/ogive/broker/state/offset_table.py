@@ -272,13 +272,17 @@ class OffsetTable:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store a client's progress; it may go back. Raises Rejected if the table is full."""
+        self.check_room(group, topic, queue_id)
+        self.note(group, topic, queue_id, offset)
+
+    def check_room(self, group: str, topic: str, queue_id: int) -> None:
+        """Raise Rejected if the table is full, and the group has no progress in the queue yet."""
         if self._count >= self._max and self.get(group, topic, queue_id) is None:
             raise Rejected(
                 ResponseCode.SYSTEM_BUSY,
                 f"this broker keeps {self._count} offsets already, none for {group} on "
                 f"{topic}/{queue_id}",
             )
-        self.note(group, topic, queue_id, offset)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store the broker's own progress, and the contents of its file: neither is refused if the

@@ -1,12 +1,15 @@
 """POP_MESSAGE, and what ends leases, over the wire."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.pop.config import PopConfig
 from ogive.errors import ResponseCode
+from ogive.store import queue_reader
 from ogive.wire.codes import RequestCode
 from ogive.wire.pop import BatchAck, BatchAckBody
 from tests.pop import GROUP, acknowledging, leased, pop, popping
@@ -186,6 +189,102 @@ async def test_a_second_request_is_woken_by_what_the_first_left(client: RawClien
     await client.send_batch("T", [b"1", b"2"])
     found = [message.body for answer in waiting for message, _ in leased(await answer)]
     assert sorted(found) == [b"1", b"2"]
+
+
+async def test_a_filter_goes_through_what_does_not_match(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read looks at a part of the queue, and no message arrives that would wake the request."""
+    monkeypatch.setattr(queue_reader, "_MIN_SCAN", 2)
+    for _ in range(20):
+        await client.send("T", b"other", {"TAGS": "other"})
+    await client.send("T", b"mine", {"TAGS": "mine"})
+    answer = await client.call(
+        RequestCode.POP_MESSAGE,
+        **popping(pollTime=3_000, maxMsgNums=1, queueId=0, exp="mine", expType="TAG"),
+    )
+    assert [message.body for message, _ in leased(answer)] == [b"mine"]
+
+
+async def test_a_full_queue_does_not_keep_a_request_busy(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start_broker(pop=PopConfig(limit_out=True, max_out=1))
+    async with await RawClient.open(broker.address) as client:
+        await client.send("T", b"a")
+        await client.send("T", b"b")
+        assert await bodies(client, maxMsgNums=1, queueId=0) == [b"a"]
+        waiting = client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000, queueId=0))
+        await client.send("T", b"c")
+        tries = 0
+
+        def count(_: object) -> None:
+            nonlocal tries
+            tries += 1
+
+        book = broker.context.leases
+        before = book.position
+        monkeypatch.setattr(book, "position", lambda place: (count(place), before(place))[1])
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert tries < 10
+        waiting.cancel()
+
+
+async def test_a_new_group_begins_at_the_same_time_in_each_queue(
+    start_broker: StartBroker,
+) -> None:
+    """At the end, as it asks for: what comes before a queue has its turn is not passed over."""
+    broker = await start_broker(pop=PopConfig(look_in_memory=False))
+    async with await RawClient.open(broker.address) as client:
+        for queue in range(4):
+            for body in (b"1", b"2", b"3"):
+                await client.send("T", body, queue=queue)
+        found = Counter(await bodies(client, maxMsgNums=1, initMode=1))
+        for queue in range(4):
+            for body in (b"4", b"5", b"6"):
+                await client.send("T", body, queue=queue)
+        while more := await bodies(client, maxMsgNums=8, initMode=1):
+            found.update(more)
+        assert found == dict.fromkeys((b"3", b"4", b"5", b"6"), 4)
+
+
+async def test_progress_has_a_limit(start_broker: StartBroker) -> None:
+    broker = await start_broker(max_offsets=5)
+    async with await RawClient.open(broker.address) as client:
+        await client.send("T", b"a")
+        assert await bodies(client, queueId=0) == [b"a"]
+        answer = None
+        for group in ("G1", "G2", "G3", "G4", "G5"):
+            answer = await client.call(RequestCode.POP_MESSAGE, **popping(group=group, queueId=0))
+        assert answer is not None
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        await client.send("T", b"b")
+        assert await bodies(client, queueId=0) == [b"b"]
+
+
+async def test_a_client_that_does_not_read_wakes_another(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send("T", b"0")
+    assert await bodies(client) == [b"0"]
+    slow = client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000))
+    while not len(server.context.pop_holds):
+        await asyncio.sleep(0)
+    (connection,) = {key for key in server.context.pop_holds._by_connection}
+    waiting = another.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000))
+    while len(server.context.pop_holds) < 2:
+        await asyncio.sleep(0)
+    readers = server.context.slow_readers
+    with monkeypatch.context() as patch:
+        patch.setattr(readers, "must_wait", lambda one: one is connection)
+        patch.setattr(readers, "is_slow", lambda one: one is connection, raising=False)
+        # answered when its socket has room, and not here
+        patch.setattr(readers, "put", lambda pull: None)
+        await another.send("T", b"1")
+        async with asyncio.timeout(10):
+            assert [message.body for message, _ in leased(await waiting)] == [b"1"]
+    slow.cancel()
 
 
 async def test_messages_that_are_out_count_as_lag(server: Broker, client: RawClient) -> None:
