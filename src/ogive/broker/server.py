@@ -71,6 +71,8 @@ class Broker:
         self._access = access
         # why stop() could not save everything
         self.unsaved: StoreError | None = None
+        # and why not all leases are checkpoints, which only another broker misses
+        self.unexported: StoreError | None = None
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(
             self._handle,
@@ -247,9 +249,7 @@ class Broker:
         try:
             ctx.transactions.write_marks()
             await ctx.synced()
-            await checkpoints.export(ctx)
-            # the offsets are those that Apache's broker has
-            ctx.offsets.lowest_leased = dict
+            await self._export(ctx)
             for save in self._saves:
                 await save.work()
             await ctx.topics.saved()
@@ -265,6 +265,20 @@ class Broker:
             )
             self.unsaved = exc
         ctx.store.close()
+
+    async def _export(self, ctx: Context) -> None:
+        """Write the leases as Apache's broker keeps them. Raises StoreError if the store failed."""
+        try:
+            await checkpoints.export(ctx)
+        except StoreError as exc:
+            if ctx.store.failed is not None:
+                raise
+            # Apache's broker, which cannot read the journal, would give their messages again
+            log.error("not all leases could be written as checkpoints: %s", exc)
+            self.unexported = exc
+        else:
+            # the offsets are those that Apache's broker has
+            ctx.offsets.lowest_leased = dict
 
     # --- events -----------------------------------------------------------------------------------
 

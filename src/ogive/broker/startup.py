@@ -158,10 +158,11 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         offsets.load(saved_offsets or {})
         leases = _leases(fs, config, store, offsets, saved_offsets)
         orders_file = loud(JsonTable(fs, folder / "consumerOrderInfo.json"))
-        leases.orders.load(orders_file.load() or {})
-        if saved_offsets is not None and "popped" not in saved_offsets:
-            # from here on, the journal's positions are newer than the file
-            offsets_file.save(offsets.snapshot()())
+        orders = orders_file.load() or {}
+        # else the journal is newer, and has no batch where the file still has one
+        is_from_another = "popped" not in (saved_offsets or {})
+        if is_from_another:
+            leases.orders.load(orders)
         modes = RequestModes(loud(JsonTable(fs, folder / "messageRequestMode.json")))
         delays_file = loud(JsonTable(fs, folder / "delayOffset.json"))
         delays = delays_file.load() or {}
@@ -175,8 +176,13 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         timers = Timers(store, now_ms, config.timer_max_waiting)
         timers.recover(timers_file.progress())
         timers_file.take_over(timers.snapshot()())
+        version = offsets.version
         checkpoints = take_over(store, timers, offsets, leases, config.cluster)
         leases.begin()
+        if (is_from_another and saved_offsets is not None) or offsets.version != version:
+            # from here on, the journal's positions are newer than the file, and what the revive
+            # topic had is in the journal
+            offsets_file.save(offsets.snapshot()())
         transactions = Transactions(
             store, store.now_ms, config.max_open_transactions, topics.served
         )

@@ -159,8 +159,8 @@ async def _exported(config: BrokerConfig) -> int:
     await broker.start()
     leases = broker.context.leases
     await broker.stop()
-    if broker.unsaved is not None:
-        raise broker.unsaved
+    if error := broker.unsaved or broker.unexported:
+        raise error
     return len(leases)
 
 

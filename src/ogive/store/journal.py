@@ -1,12 +1,12 @@
 """An append-only file beside the log, for changes that must be durable before they apply.
 
 Behaviour
-- A line is a checksum and text. Damaged lines are left out when the file is read.
+- A line is a checksum and text. When the file is read, an empty line stands for damaged ones.
 - Lines are handed to the writer thread in groups, one group at a time, in the order of the calls.
 - flush=sync: *done* is called after the sync. flush=async: after the write; the sync follows that
   of the log.
 - A group that meets a full disk is refused together with all later lines, so that the caller can
-  undo them. Any other error fails the store.
+  undo them. Any other error fails the store, and so does any error of a sync.
 - The journal is a sequence of files. ``roll`` begins the next one; ``drop_old`` removes those
   before it, after the caller has appended again the lines that it still needs.
 """
@@ -34,12 +34,14 @@ _DIGITS: Final = 20
 
 
 def read_journal(fs: Fs, folder: Path) -> list[bytes]:
-    """Return the lines of all files in *folder*, in order. Raises OSError."""
+    """Return the lines of all files in *folder*, in order, and an empty one for each that is
+    damaged. Raises OSError.
+    """
     lines: list[bytes] = []
     for path in _files(fs, folder):
         *whole, rest = (read_file(fs, path) or b"").split(b"\n")
-        found = [line[9:] for line in whole if _is_intact(line)]
-        damaged = len(whole) - len(found)
+        found = [line[9:] if _is_intact(line) else b"" for line in whole]
+        damaged = found.count(b"")
         if damaged:
             log.error("%s: %d damaged lines are left out", path, damaged)
         if rest:
@@ -168,12 +170,20 @@ class Journal:
         if not self._work.has_failed:
             try:
                 self._fs.pwrite(self._handle, data, self._end)
-                self._end += len(data)
-                self._is_dirty = True
-                self._work.wrote_beside()
             except OSError as exc:
                 error = self._refused(exc)
+            else:
+                self._end += len(data)
+                self._is_dirty = True
+                self._sync_as_the_log()
         self._link.call_owner(lambda: self._written(error))
+
+    def _sync_as_the_log(self) -> None:
+        try:
+            self._work.wrote_beside()
+        except OSError as exc:
+            # also of a full disk: the lines are in the file, and may reach the disk or not
+            self._work.fail_by("syncing the journal of leases", exc)
 
     def _refused(self, exc: OSError) -> StoreError | None:
         """Undo half a write that met a full disk; any other error is final."""
@@ -223,7 +233,13 @@ class Journal:
         self._in_flight = 0
         if error is None:
             self.size += size
+        bug: Exception | None = None
         # the newest first, so that each is taken back from where it left things
         for _, done in reversed(told) if error is not None else told:
-            done(error)
+            try:
+                done(error)
+            except Exception as exc:  # noqa: BLE001  whatever it is, others wait behind it
+                bug = bug or exc
         self.submit()
+        if bug is not None:
+            raise bug

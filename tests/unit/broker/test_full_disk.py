@@ -4,19 +4,24 @@ goes on by itself.
 
 import asyncio
 import errno
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.pop import revive
 from ogive.broker.runtime_info import runtime_info
 from ogive.broker.startup import Machine
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.pop import ORDERLY_QUEUE, BatchAck, BatchAckBody
 from tests.chaos.faults import FaultyFs
+from tests.pop import GROUP, leased, pop, popping
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 from tests.unit.broker.test_metrics_page import value
@@ -216,3 +221,79 @@ async def test_what_was_acknowledged_and_committed_is_there_after_a_restart(
             RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0
         )
         assert asked.ext_fields["offset"] == "2"
+
+
+async def test_what_is_due_is_stored_again_once(
+    server: Broker, client: RawClient, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has room for the copy, and the journal none to say that the lease has ended."""
+    monkeypatch.setattr(revive, "_RETRY_S", 0.01)
+    retry, store, book = f"%RETRY%{GROUP}_T", server.context.store, server.context.leases
+    tries = 0
+
+    def count(*arguments: Any) -> None:
+        nonlocal tries
+        tries += 1
+        again(*arguments)
+
+    again = book.retry
+    monkeypatch.setattr(book, "retry", count)
+    await client.send("T", b"a")
+    await pop(client, invisibleTime=20)
+    answer = await client.call(RequestCode.POP_MESSAGE, **popping(pollTime=30_000, invisibleTime=9))
+    assert len(leased(answer)) == 1
+    disk.full = True
+    async with asyncio.timeout(10):
+        while tries < 5:
+            await asyncio.sleep(0)
+        disk.full = False
+        while len(book):
+            await asyncio.sleep(0)
+    assert store.max_offset(retry, 0) == 2
+
+
+async def test_an_acknowledgement_in_order_is_refused_as_well(
+    server: Broker, client: RawClient, disk: SmallDisk
+) -> None:
+    await client.send("T", b"a")
+    ((_, handle),) = await pop(client, order=True, queueId=0)
+    ack = BatchAck(
+        group=GROUP, topic="T", start=handle.start, queue_id=0, revive_queue=ORDERLY_QUEUE,
+        pop_time_ms=handle.pop_time_ms, invisible_ms=handle.invisible_ms, bits=0b1,
+    )  # fmt: skip
+    body = BatchAckBody(acks=(ack, ack)).encode()
+    disk.full = True
+    answer = await client.call(RequestCode.BATCH_ACK_MESSAGE, body)
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    disk.full = False
+    await client.ok(RequestCode.BATCH_ACK_MESSAGE, body)
+    assert server.context.offsets.get(GROUP, "T", 0) == 1
+
+
+async def test_a_lease_without_a_checkpoint_is_not_over(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """The log had no room for it at the stop; then Apache's broker had the directory."""
+    full = False
+
+    def fault(call: str, path: Path) -> None:
+        if full and call in ("create", "zero") and "commitlog" in path.parts:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    machine = Machine(fs=FaultyFs(fault), store={"ahead_bytes": 0})
+    broker = await start_broker(machine=machine)
+    async with await RawClient.open(broker.address) as client:
+        await client.send("T", b"a")
+        assert len(await pop(client)) == 1
+        full = True
+        await fill(broker, client)
+    await broker.stop()
+    assert broker.unexported is not None
+    path = tmp_path / "store/config/consumerOffset.json"
+    table = json.loads(path.read_text())
+    # Apache's broker gives it again
+    assert table["offsetTable"][f"T@{GROUP}"]["0"] == 0
+    full = False
+    path.write_text(json.dumps({"offsetTable": table["offsetTable"]}))
+    broker = await start_broker()
+    assert len(broker.context.leases) == 1

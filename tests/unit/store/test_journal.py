@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.errors import StoreError, StoreFull
+from ogive.errors import StoreError, StoreFailed, StoreFull
 from ogive.store.fs import Data, OsFs
 from ogive.store.journal import Journal, read_journal
 from ogive.store.message_store import MessageStore
@@ -82,7 +82,8 @@ def test_a_damaged_line_costs_no_other(bench: Bench) -> None:
     (path,) = bench.folder.iterdir()
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"two", b"tow") + b"0000")
-    assert bench.read() == [b"one", b"three"]
+    # where it was, nothing that builds on it counts
+    assert bench.read() == [b"one", b"", b"three"]
 
 
 def test_what_a_full_disk_refused_is_taken_back_newest_first(bench: Bench) -> None:
@@ -110,6 +111,37 @@ def test_a_new_file_takes_the_place_of_the_old_ones(bench: Bench) -> None:
     assert bench.read() == [b"old", b"copied"]
     bench.journal.drop_old()
     assert bench.read() == [b"copied"]
+    bench.store.close()
+
+
+def test_a_sync_that_meets_a_full_disk_ends_the_store(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is written: to refuse it would say that it is not."""
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(bench.fs, "fdatasync", fail)
+    bench.append("a")
+    bench.turn()
+    ((_, error),) = bench.told
+    assert isinstance(error, StoreFailed)
+    assert bench.store.failed is not None
+
+
+def test_an_error_of_one_caller_costs_no_other(bench: Bench) -> None:
+    def bug(error: StoreError | None) -> None:
+        raise RuntimeError("a bug")
+
+    bench.journal.append([b"a"], bug)
+    bench.append("b")
+    with pytest.raises(RuntimeError):
+        bench.turn()
+    assert bench.told == [("b", None)]
+    bench.append("c")
+    bench.turn()
+    assert bench.told == [("b", None), ("c", None)]
     bench.store.close()
 
 

@@ -15,7 +15,7 @@ one: the message was acknowledged, or another consumer has it.
 
 from functools import partial
 
-from ogive.broker.pop.leases import Lease, LeaseKey
+from ogive.broker.pop.leases import End, Lease, LeaseKey
 from ogive.broker.pop.order import Batch
 from ogive.broker.pop.pop import check_time
 from ogive.broker.replies import Rejected, refuse, reply, reply_success, success
@@ -65,15 +65,28 @@ def acknowledge_batch(ctx: Context, connection: Connection, command: RemotingCom
     if not body.acks:
         raise Rejected(ResponseCode.NO_MESSAGE, "the request acknowledges nothing")
     ordered = [ack for ack in body.acks if ack.revive_queue == ORDERLY_QUEUE]
+    end = _last_of(len(ordered) + 1, partial(_answer, connection, command))
     for ack in ordered:
-        _acknowledge_ordered(ctx, ack)
+        _acknowledge_ordered(ctx, ack, end)
     pairs = [
         pair
         for ack in body.acks
         if ack.revive_queue != ORDERLY_QUEUE and (pair := _found(ctx, ack)) is not None
     ]
     ctx.pop_figures.acknowledged += sum([bits.bit_count() for _, bits in pairs])
-    ctx.leases.acknowledge(pairs, partial(_answer, connection, command))
+    ctx.leases.acknowledge(pairs, end)
+
+
+def _last_of(count: int, answer: End) -> End:
+    """Return a function that calls *answer* at its last of *count* calls, with the first error."""
+    errors: list[OgiveError | None] = []
+
+    def end(error: OgiveError | None) -> None:
+        errors.append(error)
+        if len(errors) == count:
+            answer(next(filter(None, errors), None))
+
+    return end
 
 
 def _found(ctx: Context, ack: BatchAck) -> tuple[Lease, int] | None:
@@ -86,10 +99,10 @@ def _found(ctx: Context, ack: BatchAck) -> tuple[Lease, int] | None:
     return lease, lease.bits(wanted)
 
 
-def _acknowledge_ordered(ctx: Context, ack: BatchAck) -> None:
+def _acknowledge_ordered(ctx: Context, ack: BatchAck, end: End) -> None:
     """Acknowledge messages of the batch of a queue. Raises StoreError.
 
-    The answer leaves after the lines of the journal that follow it.
+    *end* is called once that is safe, or with the error.
     """
     place = (ack.group, ack.read_topic, ack.queue_id)
     batch = ctx.leases.orders.get(place)
@@ -101,7 +114,9 @@ def _acknowledge_ordered(ctx: Context, ack: BatchAck) -> None:
                 if offset >= ack.start and ack.bits >> (offset - ack.start) & 1
             ]
         )
-        ctx.leases.acknowledge_ordered(place, ack.pop_time_ms, bits, lambda error: None)
+        ctx.leases.acknowledge_ordered(place, ack.pop_time_ms, bits, end)
+    else:
+        end(None)
 
 
 def change(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
@@ -113,7 +128,8 @@ def change(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         _change_ordered(ctx, connection, command, header, handle)
         return
     lease = _find(ctx, header, handle)
-    if lease is None:
+    # the message is being stored again, or is: its time was over
+    if lease is None or lease.reviving or lease.stored & lease.bits((header.offset,)):
         raise Rejected(
             ResponseCode.NO_MESSAGE,
             "the lease is over: the message was acknowledged, or its invisible time has ended",

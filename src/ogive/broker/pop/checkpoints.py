@@ -9,7 +9,6 @@ Source: PopCheckPoint.java, AckMsg.java, BatchAckMsg.java, PopReviveService.java
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 from ogive.broker.deferred.timer_properties import DELETE_KEY, DELIVER_MS, Name, timed
@@ -92,21 +91,26 @@ def lease_of(value: Mapping[str, Any], revive_queue: int) -> Lease:
 
 
 async def export(ctx: Context) -> None:
-    """Write all leases that are out as checkpoints. Raises OgiveError."""
+    """Write all leases that are out as checkpoints. Raises OgiveError: then the journal alone has
+    those that are missing.
+    """
     leases = [lease for lease in ctx.leases.all() if lease.open]
     topic = revive_topic(ctx.config.cluster)
+    refused: list[OgiveError] = []
+
+    def written(result: object) -> None:
+        if isinstance(result, OgiveError):
+            refused.append(result)
+
     for at in range(0, len(leases), _AT_ONCE):
         for lease in leases[at : at + _AT_ONCE]:
-            ctx.put_now((_message(ctx, lease, topic),), partial(_written, lease))
+            ctx.put_now((_message(ctx, lease, topic),), written)
         await ctx.synced()
+        if refused:
+            raise refused[0]
     await _noted(ctx)
     if leases:
         log.info("wrote %d leases as checkpoints of %s", len(leases), topic)
-
-
-def _written(lease: Lease, result: object) -> None:
-    if isinstance(result, OgiveError):
-        log.error("a lease of %s could not be written as a checkpoint: %s", lease.key.topic, result)
 
 
 async def _noted(ctx: Context) -> None:

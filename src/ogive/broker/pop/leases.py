@@ -58,7 +58,8 @@ class Lease:
     """Messages of one read. *open* has bit i set while *offsets* [i] is not acknowledged.
 
     *due_s* is when the invisible time is over, on the machine's clock. *suspend*: the next delivery
-    does not count as another try.
+    does not count as another try. *stored* has the bits of messages that are stored again, the last
+    of them at *stored_at*, which the journal does not say yet.
     """
 
     key: LeaseKey
@@ -70,6 +71,8 @@ class Lease:
     open: int
     serial: int
     reviving: bool = False
+    stored: int = 0
+    stored_at: int = 0
 
     def bits(self, offsets: Iterable[int]) -> int:
         """Return the bits of those of *offsets* that are here and not acknowledged."""
@@ -139,7 +142,7 @@ class LeaseBook:
         self._serial = 0
         # the newest position of each queue that was popped since the start, and its number
         self._positions: dict[Place, tuple[int, int]] = {}
-        # the last that the journal says: all leases were written as checkpoints
+        # all leases were written as checkpoints, and another broker went on with those
         self._exported = False
         self._copying: Iterator[list[bytes]] | None = None
         self.next_revive_queue = itertools.cycle(range(revive_queues)).__next__
@@ -216,6 +219,8 @@ class LeaseBook:
         def written(error: StoreError | None) -> None:
             for step in steps:
                 self._moved(step, serial, error)
+            if error is None:
+                self._offsets.popped = serial
             done(error)
             self._shorten()
 
@@ -236,7 +241,6 @@ class LeaseBook:
             return
         if error is None:
             self._offsets.note(*place, step.offset)
-            self._offsets.popped = serial
             self._positions[place] = (serial, step.offset)
         elif step.before is not None:
             ahead.offset = step.before
@@ -247,8 +251,11 @@ class LeaseBook:
         """End leases of messages, by their bits; *end* is called once that is safe, or with the
         error, and then nothing has ended. Raises StoreError.
         """
-        pairs = [(lease, bits & lease.open) for lease, bits in ended]
-        pairs = [(lease, bits) for lease, bits in pairs if bits]
+        # a request may name a message twice
+        wanted: dict[Lease, int] = {}
+        for lease, bits in ended:
+            wanted[lease] = wanted.get(lease, 0) | bits & lease.open
+        pairs = [(lease, bits) for lease, bits in wanted.items() if bits]
         if not pairs:
             end(None)
             return
@@ -301,8 +308,11 @@ class LeaseBook:
     def revived(self, lease: Lease, bits: int, commitlog_offset: int, end: End) -> None:
         """Messages are stored again, the last of them at *commitlog_offset*: their leases end.
 
-        Should a power cut take that from the log, they have not ended. Raises StoreError.
+        Should a power cut take that from the log, they have not ended. Raises StoreError. If the
+        journal refuses it, the caller says so again, and stores nothing again.
         """
+        lease.stored |= bits
+        lease.stored_at = max(lease.stored_at, commitlog_offset)
 
         def done(error: StoreError | None) -> None:
             if error is None:
@@ -409,6 +419,9 @@ class LeaseBook:
 
         Raises StoreError.
         """
+        # reads on their way to the journal move nothing any more
+        for place in [place for place in self._ahead if wanted(*place[:2])]:
+            del self._ahead[place]
         for place in [place for place in self.orders.places() if wanted(*place[:2])]:
             self._forget_order(place)
         found = [lease for lease in self._leases.values() if wanted(*lease.key[:2])]
@@ -432,14 +445,20 @@ class LeaseBook:
 
         Raises StoreError.
         """
-        self._ahead.pop(place, None)
+        on_its_way = self._ahead.pop(place, None) is not None
         if self.orders.get(place) is not None:
             self._forget_order(place)
-        if place in self._positions:
+        if on_its_way or place in self._positions:
             self._serial += 1
-            self._positions[place] = (self._serial, offset)
-            self._offsets.popped = self._serial
-            self._append([_line("p", self._serial, *place, offset)], lambda error: None)
+            serial = self._serial
+            self._positions[place] = (serial, offset)
+
+            def written(error: StoreError | None) -> None:
+                # not before: the file of offsets does not have the positions before this one yet
+                if error is None:
+                    self._offsets.popped = serial
+
+            self._append([_line("p", serial, *place, offset)], written)
 
     def forget_old_orders(self) -> None:
         """Forget batches that nobody has asked for since a day. Raises StoreError."""
@@ -594,20 +613,28 @@ class LeaseBook:
         begin() must follow. *log_end*: of the commit log; *end_of* gives that of a queue. *saved*:
         the number of the newest position that the file of offsets knows; None: another broker wrote
         it, whose positions count.
+
+        An empty line stands for damage. Behind it positions do not count: a lease before them may
+        be lost, and its messages have to be given out again.
         """
-        boot = ""
+        boot, is_whole = "", True
         for line in lines:
+            if not line:
+                is_whole = False
+                continue
             try:
                 kind, *values = json.loads(line)
                 self._exported = kind == "x"
                 if kind == "h":
                     boot = values[1]
-                elif kind == "x":
+                elif kind == "x" or (kind == "p" and not is_whole):
                     continue
                 else:
                     _TAKERS[kind](self, boot == self._boot, log_end, *values)
             except (ValueError, TypeError, KeyError, IndexError, AttributeError):
                 log.error("a line of the journal of leases makes no sense: %.80r", line)
+        # else no other broker has had the leases since
+        self._exported = self._exported and saved is None
         for place, (serial, offset) in list(self._positions.items()):
             if saved is not None and serial > saved:
                 self._offsets.note(*place, offset)

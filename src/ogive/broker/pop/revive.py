@@ -100,10 +100,16 @@ class Reviver:
         """Raises OgiveError."""
         ctx, key = self._ctx, lease.key
         gone = 0
+        if stored := lease.stored & lease.open:
+            # the journal had no room to say so
+            await self._end(lease, stored, lease.stored_at)
         for part in _parts(lease.open):
-            messages = await self._read(lease, part)
-            gone += part.bit_count() - len(messages)
-            await self._put(lease, part, messages)
+            found = await self._read(lease, part)
+            # others were acknowledged meanwhile, or their topic or group is deleted
+            still = part & lease.open
+            messages = {at: message for at, message in found.items() if still >> at & 1}
+            gone += still.bit_count() - len(messages)
+            await self._put(lease, still, messages)
         if gone:
             ctx.pop_figures.gone += gone
             log.warning(

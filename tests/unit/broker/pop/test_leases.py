@@ -255,6 +255,8 @@ def test_what_another_broker_has_done_with_is_over() -> None:
     bench.book.note_export(bench.ends.append)
     bench.lines.write()
     bench.wall_ms += 10_000
+    # as the other broker's file of offsets
+    del bench.saved["popped"]
     again = Bench(bench)
     found = {one.key: one for one in again.book.all() if one.key == first}
     found[first] = replace(found[first], open=0b10)
@@ -269,6 +271,82 @@ def test_what_another_broker_has_done_with_is_over() -> None:
     later = Bench(again)
     later.book.take_over({})
     assert later.out == [1]
+
+
+def test_checkpoints_that_nobody_else_has_seen_are_not_missed() -> None:
+    """A stop wrote checkpoints, and this broker is the next that starts: the journal counts."""
+    bench = Bench()
+    bench.take(0, 1)
+    bench.lines.write()
+    bench.book.note_export(bench.ends.append)
+    bench.lines.write()
+    again = Bench(bench)
+    again.book.take_over({})
+    assert again.out == [0, 1]
+
+
+def test_positions_behind_damage_do_not_count() -> None:
+    """A power cut left the line of a lease unwritten, and a later one written."""
+    bench = Bench()
+    bench.take(0, 1)
+    bench.lines.write()
+    bench.saved = bench.offsets.snapshot()()
+    bench.take(2, 3)
+    bench.take(4)
+    bench.lines.write()
+    assert Bench(bench).offsets.get(*PLACE) == 5
+    lines = bench.lines.files[-1]
+    (at,) = [at for at, line in enumerate(lines) if line.startswith(b'["l"') and b",[0,1]" in line][
+        1:
+    ]
+    lines[at] = b""
+    again = Bench(bench)
+    # all of them are given out again
+    assert again.offsets.get(*PLACE) == 2
+    assert again.out == [0, 1, 4]
+
+
+def test_a_message_that_is_named_twice_is_acknowledged_once() -> None:
+    bench = Bench()
+    key = bench.take(0, 1, 2)
+    bench.lines.write()
+    lease = bench.book.get(key)
+    assert lease is not None
+    bench.book.acknowledge([(lease, 0b011), (lease, 0b001)], bench.ends.append)
+    assert bench.book.out[PLACE] == 1
+    bench.lines.refuse()
+    assert (bench.book.out[PLACE], bench.out) == (3, [0, 1, 2])
+
+
+def test_an_offset_set_during_the_first_read_outlives_a_crash() -> None:
+    bench = Bench()
+    bench.take(0, 1)
+    bench.book.put_elsewhere(PLACE, 0)
+    bench.offsets.note(*PLACE, 0)
+    bench.lines.write()
+    assert Bench(bench).offsets.get(*PLACE) == 0
+
+
+def test_the_file_of_offsets_does_not_claim_what_it_does_not_have() -> None:
+    bench = Bench()
+    bench.take(0)
+    bench.lines.write()
+    other = ("G", "U", 0)
+    bench.book.take([Read(other, 0, (0,), 1)], MINUTE_MS, 0, bench.ends.append)
+    bench.book.put_elsewhere(PLACE, 0)
+    bench.offsets.note(*PLACE, 0)
+    bench.saved = bench.offsets.snapshot()()
+    bench.lines.write()
+    assert Bench(bench).offsets.get(*other) == 1
+
+
+def test_a_read_moves_nothing_after_its_topic_was_deleted() -> None:
+    bench = Bench()
+    bench.take(0, 1)
+    bench.book.forget(lambda group, topic: topic == "T")
+    bench.offsets.remove_topic("T")
+    bench.lines.write()
+    assert (bench.offsets.get(*PLACE), bench.out) == (None, [])
 
 
 def test_a_line_that_makes_no_sense_costs_no_other() -> None:

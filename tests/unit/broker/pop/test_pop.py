@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,37 @@ async def test_a_change_gives_another_handle_and_the_old_one_counts_no_more(
     assert sum(server.context.leases.out.values()) == 2
     await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(changed))
     assert sum(server.context.leases.out.values()) == 1
+
+
+async def test_what_is_being_stored_again_is_changed_no_more(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is over: with another lease it would be delivered twice."""
+    reads, go_on = server.context.cold_reads, asyncio.Event()
+    read = reads.read
+
+    async def late(*arguments: Any) -> Any:
+        found = await read(*arguments)
+        await go_on.wait()
+        return found
+
+    monkeypatch.setattr(reads, "read", late)
+    await client.send("T", b"a")
+    ((_, handle),) = await pop(client, invisibleTime=20)
+    (lease,) = server.context.leases.all()
+    async with asyncio.timeout(10):
+        while not lease.reviving:
+            await asyncio.sleep(0)
+    answer = await client.call(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **acknowledging(handle, invisibleTime=60_000)
+    )
+    assert answer.code == ResponseCode.NO_MESSAGE
+    # and an acknowledgement comes just in time
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(handle))
+    go_on.set()
+    await server.context.finish_tasks()
+    assert len(server.context.leases) == 0
+    assert f"%RETRY%{GROUP}_T" not in server.context.topics
 
 
 async def test_many_are_acknowledged_by_one_request(server: Broker, client: RawClient) -> None:
