@@ -8,7 +8,8 @@ Source: AdminBrokerProcessor.java, 5.5.
 Behaviour
 - A created, changed or deleted group is on stable storage before the answer leaves.
 - 207 removes the group's offsets where asked to (cleanOffset, removeOffset in 4.9), also on stable
-  storage; its retry and dead-letter topics stay.
+  storage; its own retry topic and its dead letters stay. What was popped, and the retry topics of
+  that, go with it.
 - The attributes of a request are changes, "+name" or "-name": those that it does not name stay.
 - 201 answers by pages where the request asks for them (5.4 and later).
 
@@ -53,6 +54,7 @@ Differs from Java
 from dataclasses import replace
 from functools import partial
 
+from ogive.broker.handlers.topics import delete_retry_topics
 from ogive.broker.replies import Rejected, success
 from ogive.broker.services import Context
 from ogive.broker.state.topic_table import change_group_attributes
@@ -133,7 +135,10 @@ async def delete(
 ) -> RemotingCommand:
     ctx.groups.delete(header.group_name)
     await ctx.groups.saved()
+    for holds in (ctx.pop_holds, ctx.notify_holds):
+        holds.answer_group(header.group_name)
     ctx.leases.forget(lambda group, _topic: group == header.group_name)
+    await delete_retry_topics(ctx, header.group_name)
     ctx.modes.forget(lambda _topic, group: group == header.group_name)
     await ctx.modes.saved()
     if header.clean_offset or header.remove_offset:

@@ -35,11 +35,11 @@ Differs from Java
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from ogive.broker.pop.topics import retry_topics_of_all
+from ogive.broker.pop.topics import retry_topics_of_all, retry_topics_of_group
 from ogive.broker.replies import Rejected, success
 from ogive.broker.services import Context
 from ogive.broker.state.topic_table import change_attributes
@@ -118,11 +118,7 @@ async def delete(
     if not header.topic.strip():
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     async with ctx.deletions:
-        retries = {
-            name: config.read_queues
-            for name in retry_topics_of_all(ctx, header.topic)
-            if (config := ctx.topics.get(name)) is not None
-        }
+        retries = _read_queues(ctx, retry_topics_of_all(ctx, header.topic))
         with ctx.topics.kept_out({header.topic, *retries}):
             known = ctx.topics.get(header.topic)
             ctx.topics.delete(header.topic)
@@ -140,6 +136,24 @@ async def delete(
         ctx.modes.forget(lambda topic, _group: topic == header.topic)
         await ctx.modes.saved()
     return success()
+
+
+async def delete_retry_topics(ctx: Context, group: str) -> None:
+    """Delete the retry topics of a group that popped, durably. Raises StoreError."""
+    async with ctx.deletions:
+        retries = _read_queues(ctx, retry_topics_of_group(ctx, group))
+        if retries:
+            with ctx.topics.kept_out(retries):
+                for name in retries:
+                    ctx.topics.delete(name)
+                await ctx.topics.saved()
+                await _forget(ctx, retries)
+
+
+def _read_queues(ctx: Context, names: Iterable[str]) -> dict[str, int]:
+    """Return those of *names* that are topics, with their numbers of read queues."""
+    configs = {name: ctx.topics.get(name) for name in names}
+    return {name: config.read_queues for name, config in configs.items() if config is not None}
 
 
 def _has_left_something(ctx: Context, topic: str) -> bool:
@@ -161,6 +175,8 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
     for topic, queue_id in ctx.store.queues:
         if topic in queues:
             queues[topic].add(queue_id)
+    # first: a read on its way would move the offset in a topic made again
+    ctx.leases.forget(lambda _group, topic: topic in queues)
     for topic, queue_ids in queues.items():
         groups = [group for group in ctx.clients.consumers.values() if topic in group.subscriptions]
         ctx.offsets.remove_topic(topic, {group.name: group.audience for group in groups}, queue_ids)
@@ -170,7 +186,6 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
     for topic, queue_ids in queues.items():
         # each looks at all queues
         await ctx.slices.mine()
-        ctx.leases.forget(lambda _group, of, topic=topic: of == topic)  # type: ignore[misc]
         ctx.pop_holds.answer_all(topic)
         ctx.notify_holds.answer_all(topic)
         ctx.store.topics.delete(topic)

@@ -218,6 +218,11 @@ class WaitingRequest(ABC):
 
     def _queue_ids(self) -> Sequence[int]:
         """Return the queues to look at, beginning at any. Raises Rejected."""
+        if self._group not in self._ctx.groups:
+            raise Rejected(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{self._group}] was deleted",
+            )
         topic = self._ctx.topics.get(self._topic)
         if topic is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{self._topic}] not exist")

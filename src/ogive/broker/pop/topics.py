@@ -25,15 +25,41 @@ def retry_topics(ctx: Context, group: str, topic: str) -> list[str]:
 def retry_topics_of_all(ctx: Context, topic: str) -> list[str]:
     """Return the retry topics of all groups on a topic.
 
-    Left out is what may be another group's retry topic.
+    Left out is what may be another group's retry topic, or that of another topic.
     """
     return [
         name
         for group in ctx.groups.all()
         for flag in (RETRY_V1, RETRY_V2)
         if (name := read_topic(group, topic, flag)) in ctx.topics
-        and not (flag == RETRY_V1 and is_ambiguous(ctx, group, topic))
+        and not (flag == RETRY_V1 and _is_shared(ctx, group, topic))
     ]
+
+
+def retry_topics_of_group(ctx: Context, group: str) -> list[str]:
+    """Return the retry topics of a group on all topics, without what may be another's."""
+    older, newer = (read_topic(group, "", flag) for flag in (RETRY_V1, RETRY_V2))
+    return [
+        name
+        for name in ctx.topics.all()
+        if name.startswith(newer)
+        or (
+            name.startswith(older)
+            and (topic := name.removeprefix(older)) in ctx.topics
+            and not _is_shared(ctx, group, topic)
+        )
+    ]
+
+
+def _is_shared(ctx: Context, group: str, topic: str) -> bool:
+    """Return True if the older name is also that of another group, or of other names: a_b and c,
+    beside a and b_c.
+    """
+    parts = f"{group}_{topic}".split("_")
+    pairs = [("_".join(parts[:at]), "_".join(parts[at:])) for at in range(1, len(parts))]
+    return is_ambiguous(ctx, group, topic) or any(
+        pair != (group, topic) and pair[0] in ctx.groups and pair[1] in ctx.topics for pair in pairs
+    )
 
 
 def ensure_retry_topic(ctx: Context, group: str, topic: str) -> str:

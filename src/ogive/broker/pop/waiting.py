@@ -125,6 +125,12 @@ class PopHolds:
             for pop in list(self._waiting.get(key, ())):
                 self._expired(pop)
 
+    def answer_group(self, group: str) -> None:
+        """Answer every request of a group, which is deleted."""
+        for key in [key for key in self._waiting if key[0] == group]:
+            for pop in list(self._waiting.get(key, ())):
+                self._expired(pop)
+
     def close(self) -> None:
         """Answer all, and hold no more."""
         self.closed = True

@@ -354,6 +354,48 @@ async def test_retry_topics_and_leases_go_with_their_topic(
     assert len(server.context.leases) == 0
 
 
+async def test_retry_topics_and_leases_go_with_their_group(
+    server: Broker, client: RawClient
+) -> None:
+    context = server.context
+    for topic in ("T", "U"):
+        for body in (b"a", b"b"):
+            await client.send(topic, body)
+        await pop(client, topic, maxMsgNums=1, invisibleTime=50)
+        answer = await client.call(
+            RequestCode.POP_MESSAGE, **popping(topic, pollTime=30_000, queueId=1)
+        )
+        assert len(leased(answer)) == 1
+    waiting = client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000, queueId=1))
+    while not len(context.pop_holds):
+        await asyncio.sleep(0)
+    await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=GROUP)
+    assert (await waiting).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert [name for name in context.topics.all() if name.startswith("%RETRY%")] == []
+    assert len(context.leases) == 0
+    # what comes later is not given to a request of a group that is not there
+    await client.send("T", b"c", queue=1)
+    assert len(context.leases) == 0
+
+
+async def test_a_retry_topic_that_is_anothers_as_well_stays(
+    server: Broker, client: RawClient
+) -> None:
+    """%RETRY%a_b_c is that of a on b_c, and of a_b on c."""
+    for topic, group in (("b_c", "a"), ("c", "a_b")):
+        await client.send(topic, group.encode())
+        await pop(client, topic, group, invisibleTime=50)
+        answer = await client.call(
+            RequestCode.POP_MESSAGE, **popping(topic, group, pollTime=30_000, invisibleTime=60_000)
+        )
+        assert [message.body for message, _ in leased(answer)] == [group.encode()]
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="c")
+    assert "%RETRY%a_b_c" in server.context.topics
+    assert [lease.key.group for lease in server.context.leases.all() if lease.open] == ["a", "a_b"]
+    await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="a")
+    assert "%RETRY%a_b_c" not in server.context.topics
+
+
 async def test_another_groups_retry_topic_of_the_same_name_is_not_read(
     server: Broker, client: RawClient
 ) -> None:
