@@ -134,6 +134,11 @@ def change(ctx: Context, connection: Connection, command: RemotingCommand) -> No
             ResponseCode.NO_MESSAGE,
             "the lease is over: the message was acknowledged, or its invisible time has ended",
         )
+    if ctx.leases.is_full and lease.open.bit_count() > 1:
+        # the message would get a lease of its own
+        raise Rejected(
+            ResponseCode.SYSTEM_BUSY, f"{len(ctx.leases)} leases are out, this broker keeps no more"
+        )
 
     def done(error: OgiveError | None) -> None:
         if error is not None:

@@ -8,7 +8,7 @@ Source: PopCheckPoint.java, AckMsg.java, BatchAckMsg.java, PopReviveService.java
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ogive.broker.deferred.timer_properties import DELETE_KEY, DELIVER_MS, Name, timed
@@ -16,7 +16,7 @@ from ogive.broker.deferred.timers import Timers
 from ogive.broker.pop.leases import Lease, LeaseBook, LeaseKey
 from ogive.broker.services import Context
 from ogive.broker.state.offset_table import OffsetTable
-from ogive.errors import OgiveError, ProtocolError
+from ogive.errors import OgiveError, ProtocolError, StoreError
 from ogive.model import PropertyName
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage
@@ -225,16 +225,35 @@ def _ack_of(value: Mapping[str, Any]) -> tuple[LeaseKey, list[int]]:
         raise ProtocolError(f"an acknowledgement makes no sense: {exc!r}") from None
 
 
-def cancel(ctx: Context, waiting: Iterable[tuple[Name, str]]) -> None:
-    """Take back timer messages whose checkpoints are leases now, for Apache's broker as well."""
-    for (topic, key, out_ms), deliver_ms in waiting:
+def cancel(ctx: Context, waiting: Sequence[tuple[Name, str]]) -> None:
+    """Take back timer messages whose checkpoints are leases now; a task does that for Apache's
+    broker as well.
+    """
+    for name, _ in waiting:
+        ctx.timers.forget(name)
+    if waiting:
+        ctx.spawn(_cancel(ctx, waiting), "take back checkpoints")
+
+
+async def _cancel(ctx: Context, waiting: Sequence[tuple[Name, str]]) -> None:
+    """Write that timer messages are taken back, as many at once as may wait for the writer."""
+    try:
+        for at in range(0, len(waiting), _AT_ONCE):
+            _put_cancels(ctx, waiting[at : at + _AT_ONCE])
+            await ctx.synced()
+    except StoreError as exc:
+        log.warning("checkpoints that are leases now stay in the log: %s", exc)
+
+
+def _put_cancels(ctx: Context, waiting: Iterable[tuple[Name, str]]) -> None:
+    """Raises StoreError."""
+    for (topic, key, _), deliver_ms in waiting:
         properties = {
             DELETE_KEY: key,
             PropertyName.UNIQ_KEY: key,
             PropertyName.TAGS: "_RECALL_TAG_",
             DELIVER_MS: deliver_ms,
         }
-        ctx.timers.forget((topic, key, out_ms))
         if int(deliver_ms) > ctx.now_ms():
             message = _timed(ctx, properties, topic, 0, b"0")
             ctx.put_now((message,), lambda result: None)

@@ -142,8 +142,10 @@ class LeaseBook:
         self._serial = 0
         # the newest position of each queue that was popped since the start, and its number
         self._positions: dict[Place, tuple[int, int]] = {}
-        # all leases were written as checkpoints, and another broker went on with those
+        # the last that the journal says: all leases were written as checkpoints
         self._exported = False
+        # another broker has had the directory since the journal was written
+        self._was_away = False
         self._copying: Iterator[list[bytes]] | None = None
         self.next_revive_queue = itertools.cycle(range(revive_queues)).__next__
         self.orders = OrderBook(clock_s, now_ms)
@@ -633,8 +635,7 @@ class LeaseBook:
                     _TAKERS[kind](self, boot == self._boot, log_end, *values)
             except (ValueError, TypeError, KeyError, IndexError, AttributeError):
                 log.error("a line of the journal of leases makes no sense: %.80r", line)
-        # else no other broker has had the leases since
-        self._exported = self._exported and saved is None
+        self._was_away = saved is None
         for place, (serial, offset) in list(self._positions.items()):
             if saved is not None and serial > saved:
                 self._offsets.note(*place, offset)
@@ -655,10 +656,13 @@ class LeaseBook:
     def take_over(self, found: Mapping[LeaseKey, Lease]) -> None:
         """Add leases that came as checkpoints.
 
-        After a stop that wrote all leases as checkpoints, those that have none any more are over:
-        another broker has dealt with them.
+        Those that have none any more are over, if a stop wrote all leases as checkpoints and
+        another broker has dealt with them. After a crash without another broker the journal
+        alone counts: a checkpoint is of a lease that may be over.
         """
-        if self._exported:
+        if not (self._exported or self._was_away):
+            return
+        if self._exported and self._was_away:
             for key in self._leases.keys() - found.keys():
                 self._remove(self._leases[key])
         for key, lease in found.items():

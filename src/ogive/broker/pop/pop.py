@@ -45,6 +45,7 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.fitting import fit_properties
 from ogive.wire.headers.codec import Header, decode_header, encode_header
 from ogive.wire.headers.pop import (
     NotificationRequest,
@@ -456,7 +457,10 @@ class Pop(WaitingRequest):
                 message.queue_offset,
             )
         )
-        message.topic, message.properties = self._topic, join_properties(properties)
+        # clients in Java read no more properties than fit
+        message.topic, message.properties = (
+            self._topic, join_properties(fit_properties(properties)),
+        )  # fmt: skip
         return encode_stored(message)
 
 

@@ -20,8 +20,9 @@ from typing import Final
 from ogive.broker.deferred.waiting import MAX_WAIT_S
 from ogive.broker.pop.leases import Lease
 from ogive.broker.pop.topics import ensure_retry_topic
+from ogive.broker.replies import refusal
 from ogive.broker.services import Context
-from ogive.errors import OgiveError
+from ogive.errors import OgiveError, StoreBusy, StoreError, StoreFull
 from ogive.model import PropertyName
 from ogive.store.types import GetStatus, NewMessage
 from ogive.wire.fitting import fit_properties
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 # leases that are revived at the same time
 _MAX_REVIVING: Final = 64
 _RETRY_S: Final = 1.0
+# if one message is at fault, or its place on the disk
+_RETRY_LATER_S: Final = 10.0
 # messages of a lease that are stored at the same time: each may have 4 MiB
 _AT_ONCE: Final = 8
 
@@ -49,6 +52,8 @@ class Reviver:
         self._ctx, self._book = ctx, ctx.leases
         self._timer: asyncio.TimerHandle | None = None
         self._reviving = 0
+        # after an error of the store; a full disk can keep many leases waiting
+        self._pause_until_s = 0.0
         self._stopped = False
 
     def start(self) -> None:
@@ -69,6 +74,10 @@ class Reviver:
             self._timer = None
         if self._stopped or self._ctx.store.failed is not None:
             return
+        pause_s = self._pause_until_s - self._ctx.loop.time()
+        if pause_s > 0:
+            self._timer = self._ctx.loop.call_later(pause_s, self.wake)
+            return
         while self._reviving < _MAX_REVIVING and (lease := self._book.pop_due()) is not None:
             self._reviving += 1
             self._ctx.spawn(self._revive(lease), f"revive messages of {lease.key.topic}")
@@ -83,18 +92,27 @@ class Reviver:
             lease.reviving = False
             if lease.open:
                 self._book.retry(lease, 0.0)
-        except OgiveError as exc:
-            log.warning(
-                "could not give messages of %s to %s again, next try in %.1f s: %s",
-                lease.key.topic,
-                lease.key.group,
-                _RETRY_S,
-                exc,
-            )
-            self._book.retry(lease, _RETRY_S)
+        except Exception as exc:  # noqa: BLE001  whatever it is, the message must come again
+            self._failed(lease, refusal(exc))
         finally:
             self._reviving -= 1
             self.wake()
+
+    def _failed(self, lease: Lease, error: OgiveError) -> None:
+        """Try a lease again later; if the store is at fault, no other before."""
+        now_s = self._ctx.loop.time()
+        is_store = isinstance(error, StoreError)
+        if not is_store or now_s >= self._pause_until_s:
+            log.warning(
+                "could not give messages of %s to %s again, tried again until it succeeds: %s",
+                lease.key.topic,
+                lease.key.group,
+                error,
+            )
+        if is_store:
+            self._pause_until_s = now_s + _RETRY_S
+        passes = isinstance(error, StoreBusy | StoreFull)
+        self._book.retry(lease, _RETRY_S if passes else _RETRY_LATER_S)
 
     async def _store_again(self, lease: Lease) -> None:
         """Raises OgiveError."""

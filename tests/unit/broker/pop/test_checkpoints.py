@@ -10,6 +10,7 @@ import pytest
 from ogive.broker import Broker
 from ogive.broker.pop.checkpoints import REVIVE_GROUP, checkpoint, lease_of, revive_topic
 from ogive.broker.pop.leases import Lease, LeaseKey
+from ogive.broker.startup import Machine
 from ogive.cli.main import main
 from ogive.errors import ProtocolError
 from ogive.wire.codes import RequestCode
@@ -87,6 +88,21 @@ async def test_leases_go_over_a_clean_stop(start_broker: StartBroker, tmp_path: 
     broker = await start_broker()
     (lease,) = broker.context.leases.all()
     assert lease.open_offsets() == [1]
+
+
+async def test_many_checkpoints_are_taken_back(start_broker: StartBroker) -> None:
+    """More than may wait for the writer at once."""
+    broker = await start_broker()
+    async with await RawClient.open(broker.address) as client:
+        for _ in range(600):
+            await client.send("T", b"")
+            assert len(await pop(client, queueId=0, maxMsgNums=1)) == 1
+    await broker.stop()
+    broker = await start_broker(machine=Machine(store={"max_waiting_bytes": 150_000}))
+    assert len(broker.context.leases) == 600
+    await broker.context.finish_tasks()
+    store = broker.context.store
+    assert store.max_offset("rmq_sys_wheel_timer", 0) == 1200
 
 
 async def test_what_was_due_meanwhile_comes_again(start_broker: StartBroker) -> None:

@@ -271,6 +271,9 @@ def test_what_another_broker_has_done_with_is_over() -> None:
     later = Bench(again)
     later.book.take_over({})
     assert later.out == [1]
+    last = Bench(later)
+    last.book.take_over({second: replace(found[first], key=second, open=1, offsets=(2,))})
+    assert last.out == [1]
 
 
 def test_checkpoints_that_nobody_else_has_seen_are_not_missed() -> None:

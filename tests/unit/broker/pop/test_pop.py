@@ -124,6 +124,29 @@ async def test_what_is_being_stored_again_is_changed_no_more(
     assert f"%RETRY%{GROUP}_T" not in server.context.topics
 
 
+async def test_a_change_makes_no_more_leases_than_there_may_be(start_broker: StartBroker) -> None:
+    broker = await start_broker(pop=PopConfig(max_leases=1))
+    async with await RawClient.open(broker.address) as client:
+        for body in (b"a", b"b"):
+            await client.send("T", body)
+        (_, first), (_, second) = await pop(client)
+        changing = acknowledging(second, invisibleTime=60_000)
+        answer = await client.call(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **changing)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(first))
+        await client.ok(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **changing)
+
+
+async def test_properties_of_another_try_fit(client: RawClient) -> None:
+    await client.send("T", b"a", {"big": "x" * 32_580})
+    await pop(client, invisibleTime=20)
+    answer = await client.call(RequestCode.POP_MESSAGE, **popping(pollTime=30_000))
+    ((message, handle),) = leased(answer)
+    assert handle.flag == 1
+    size = sum(len(name) + len(value) + 2 for name, value in message.properties.items())
+    assert size <= 32_767
+
+
 async def test_many_are_acknowledged_by_one_request(server: Broker, client: RawClient) -> None:
     for number in range(3):
         await client.send("T", b"%d" % number)
@@ -303,7 +326,7 @@ async def test_a_client_that_does_not_read_wakes_another(
     slow = client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000))
     while not len(server.context.pop_holds):
         await asyncio.sleep(0)
-    (connection,) = {key for key in server.context.pop_holds._by_connection}
+    (connection,) = set(server.context.pop_holds._by_connection)
     waiting = another.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000))
     while len(server.context.pop_holds) < 2:
         await asyncio.sleep(0)
