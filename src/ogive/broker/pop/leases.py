@@ -146,6 +146,8 @@ class LeaseBook:
         self._exported = False
         # another broker has had the directory since the journal was written
         self._was_away = False
+        # no broker of ours has had it
+        self._is_new = True
         self._copying: Iterator[list[bytes]] | None = None
         self.next_revive_queue = itertools.cycle(range(revive_queues)).__next__
         self.orders = OrderBook(clock_s, now_ms)
@@ -621,6 +623,7 @@ class LeaseBook:
         """
         boot, is_whole = "", True
         for line in lines:
+            self._is_new = False
             if not line:
                 is_whole = False
                 continue
@@ -660,7 +663,7 @@ class LeaseBook:
         another broker has dealt with them. After a crash without another broker the journal
         alone counts: a checkpoint is of a lease that may be over.
         """
-        if not (self._exported or self._was_away):
+        if not (self._exported or self._was_away or self._is_new):
             return
         if self._exported and self._was_away:
             for key in self._leases.keys() - found.keys():

@@ -288,6 +288,14 @@ def test_checkpoints_that_nobody_else_has_seen_are_not_missed() -> None:
     assert again.out == [0, 1]
 
 
+def test_checkpoints_of_a_directory_without_a_journal_are_leases() -> None:
+    bench = Bench()
+    key = LeaseKey(*PLACE, 0, bench.wall_ms)
+    lease = module.Lease(key, (0, 1), MINUTE_MS, 0.0, 0, False, 0b11, 0)
+    bench.book.take_over({key: lease})
+    assert bench.out == [0, 1]
+
+
 def test_positions_behind_damage_do_not_count() -> None:
     """A power cut left the line of a lease unwritten, and a later one written."""
     bench = Bench()
