@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.pop import checkpoints
 from ogive.broker.pop.checkpoints import REVIVE_GROUP, checkpoint, lease_of, revive_topic
 from ogive.broker.pop.leases import Lease, LeaseKey
 from ogive.broker.startup import Machine
@@ -90,19 +91,23 @@ async def test_leases_go_over_a_clean_stop(start_broker: StartBroker, tmp_path: 
     assert lease.open_offsets() == [1]
 
 
-async def test_many_checkpoints_are_taken_back(start_broker: StartBroker) -> None:
+async def test_many_checkpoints_are_taken_back(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than may wait for the writer at once."""
-    broker = await start_broker()
+    monkeypatch.setattr(checkpoints, "_AT_ONCE", 8)
+    broker = await start_broker(flush="async")
     async with await RawClient.open(broker.address) as client:
-        for _ in range(600):
+        for _ in range(40):
             await client.send("T", b"")
             assert len(await pop(client, queueId=0, maxMsgNums=1)) == 1
     await broker.stop()
-    broker = await start_broker(machine=Machine(store={"max_waiting_bytes": 150_000}))
-    assert len(broker.context.leases) == 600
+    machine = Machine(store={"max_waiting_bytes": 10_000})
+    broker = await start_broker(machine=machine, flush="async")
+    assert len(broker.context.leases) == 40
     await broker.context.finish_tasks()
     store = broker.context.store
-    assert store.max_offset("rmq_sys_wheel_timer", 0) == 1200
+    assert store.max_offset("rmq_sys_wheel_timer", 0) == 80
 
 
 async def test_what_was_due_meanwhile_comes_again(start_broker: StartBroker) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.broker.pop.config import PopConfig
+from ogive.broker.pop.leases import Place
 from ogive.errors import ResponseCode
 from ogive.store import queue_reader
 from ogive.wire.codes import RequestCode
@@ -272,14 +273,15 @@ async def test_a_full_queue_does_not_keep_a_request_busy(
         waiting = client.start(RequestCode.POP_MESSAGE, **popping(pollTime=30_000, queueId=0))
         await client.send("T", b"c")
         tries = 0
-
-        def count(_: object) -> None:
-            nonlocal tries
-            tries += 1
-
         book = broker.context.leases
         before = book.position
-        monkeypatch.setattr(book, "position", lambda place: (count(place), before(place))[1])
+
+        def position(place: Place) -> int | None:
+            nonlocal tries
+            tries += 1
+            return before(place)
+
+        monkeypatch.setattr(book, "position", position)
         for _ in range(100):
             await asyncio.sleep(0)
         assert tries < 10
