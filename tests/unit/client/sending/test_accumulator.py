@@ -227,7 +227,7 @@ async def test_what_a_blocked_loop_kept_too_long_is_not_sent_any_more() -> None:
         await producer.send("Orders", b"the way is open")
         handles = [await producer.submit("Orders", b"%d" % i) for i in range(3)]
         # the program computes
-        time.sleep(0.3)  # noqa: ASYNC251
+        time.sleep(0.3)
         handles.append(await producer.submit("Orders", b"in time"))
         outcomes = await asyncio.gather(*handles, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [SendFailed] * 3 + [SendResult]
