@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 TURN_MESSAGES: Final = 256
 TURN_S: Final = 0.05
 LONG_TURN_S: Final = 0.2
-"""What a turn that has run for so long has finished counts before its end."""
+"""Time after which the finished messages of a turn count before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class TurnTally:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class OrderlyTurn:
     """Messages of a queue for one worker, one batch after the other."""
 
     process_queue: ProcessQueue
@@ -163,7 +163,7 @@ class OrderlyService:
 
     # --- in the workers ---------------------------------------------------------------------------
 
-    def _run(self, turn: Turn) -> TurnResult:
+    def _run(self, turn: OrderlyTurn) -> TurnResult:
         tally = turn.tally
         for batch in self._batches(turn):
             end = tally.take(call(self._listener, batch, self._group.observer), len(batch))
@@ -171,7 +171,7 @@ class OrderlyService:
                 return end
         return tally.result()
 
-    async def _run_async(self, turn: Turn) -> TurnResult:
+    async def _run_async(self, turn: OrderlyTurn) -> TurnResult:
         tally = turn.tally
         for batch in self._batches(turn):
             end = tally.take(
@@ -181,7 +181,7 @@ class OrderlyService:
                 return end
         return tally.result()
 
-    def _batches(self, turn: Turn) -> Iterator[list[MessageExt]]:
+    def _batches(self, turn: OrderlyTurn) -> Iterator[list[MessageExt]]:
         """Yield the messages behind the tally, batch by batch, as long as the queue is held and the
         time slice lasts.
         """
@@ -220,10 +220,10 @@ class OrderlyService:
         process_queue.busy = True
         process_queue.taken = [*process_queue.taken, *messages]
         self._turns += 1
-        self._workers.submit([Turn(process_queue, messages)])
+        self._workers.submit([OrderlyTurn(process_queue, messages)])
         self._look_soon()
 
-    def _finished(self, results: Sequence[tuple[Turn, TurnResult, float]]) -> None:
+    def _finished(self, results: Sequence[tuple[OrderlyTurn, TurnResult, float]]) -> None:
         now = self._loop.time()
         for turn, result, seconds in results:
             process_queue, messages = turn.process_queue, turn.messages
@@ -273,7 +273,7 @@ class OrderlyService:
         if self._turns:
             self._look_soon()
 
-    def _count(self, turn: Turn) -> None:
+    def _count(self, turn: OrderlyTurn) -> None:
         """Count what *turn* has finished so far; its result counts the rest."""
         process_queue, tally, done = turn.process_queue, turn.tally, turn.tally.done
         # it is still among the running ones for a moment
