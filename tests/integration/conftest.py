@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ogive import aio
-from ogive.broker.routes import NOT_SUPPORTED
-from ogive.wire.codes import RequestCode
-from tests.peers import Flavour, RunningBroker
+from tests.peers import RunningBroker
 from tests.topics import Stream, Wire
 
 if TYPE_CHECKING:
@@ -86,25 +84,3 @@ def write(wire: Wire, topic: str) -> Callable[..., None]:
         ).mode(mode).save()
 
     return append
-
-
-POPS: tuple[RequestCode, ...] = (
-    RequestCode.POP_MESSAGE,
-    RequestCode.ACK_MESSAGE,
-    RequestCode.BATCH_ACK_MESSAGE,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-    RequestCode.NOTIFICATION,
-)
-"""Requests of consumers that pop."""
-
-
-@pytest.fixture
-def pops(broker: RunningBroker, flavour: Flavour) -> RunningBroker:
-    """Return the broker, which serves pop consumption.
-
-    Skips the test while ours refuses one of its requests, which the reason names.
-    """
-    refused = [code.name for code in POPS if code in NOT_SUPPORTED]
-    if flavour == "ogive" and refused:
-        pytest.skip(f"ogive's broker refuses {', '.join(refused)}; --broker apache serves them")
-    return broker

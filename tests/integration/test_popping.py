@@ -20,9 +20,9 @@ pytestmark = [
 WAIT_S = 60.0
 
 
-def consumer(pops: RunningBroker, *topics: str, **settings: Any) -> aio.SimpleConsumer:
+def consumer(broker: RunningBroker, *topics: str, **settings: Any) -> aio.SimpleConsumer:
     return aio.SimpleConsumer(
-        *topics, **{"name_server": pops.name_server, "start": "earliest", **settings}
+        *topics, **{"name_server": broker.name_server, "start": "earliest", **settings}
     )
 
 
@@ -45,7 +45,7 @@ def numbers(messages: list[MessageExt]) -> list[int]:
 
 
 async def test_members_share_the_messages_and_each_is_received_once(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     """Four queues, and six members of which none is idle."""
     for _ in range(10):
@@ -54,7 +54,7 @@ async def test_members_share_the_messages_and_each_is_received_once(
     received: list[MessageExt] = []
 
     async def work(number: int) -> None:
-        async with consumer(pops, topic, group=group) as running:
+        async with consumer(broker, topic, group=group) as running:
             while len(received) < 600:
                 messages = await running.receive(8, wait_s=1.0)
                 await running.ack(*messages)
@@ -65,17 +65,17 @@ async def test_members_share_the_messages_and_each_is_received_once(
         await asyncio.gather(*(work(number) for number in range(6)))
     assert len({message.offset_id for message in received}) == len(received) == 600
     assert all(seen[number] for number in range(6))
-    async with aio.Admin(pops.name_server) as admin:
+    async with aio.Admin(broker.name_server) as admin:
         assert sum(row.lag for row in await admin.lag(group)) == 0
 
 
 async def test_a_message_wakes_a_receive_that_waits(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     other = f"{topic}_other"
-    async with aio.Admin(pops.name_server) as admin:
+    async with aio.Admin(broker.name_server) as admin:
         await admin.create_topic(other, queues=2)
-    async with consumer(pops, topic, other, group=group) as running:
+    async with consumer(broker, topic, other, group=group) as running:
         assert await running.receive(wait_s=0.5) == []
         for name in other, topic, other:
             receiving = asyncio.create_task(running.receive(wait_s=WAIT_S))
@@ -88,10 +88,10 @@ async def test_a_message_wakes_a_receive_that_waits(
 
 
 async def test_what_is_not_acknowledged_comes_again_and_what_is_does_not(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     await send(orders, topic, 10)
-    async with consumer(pops, topic, group=group) as running:
+    async with consumer(broker, topic, group=group) as running:
         first = await collect(running, 10, invisible_s=2.0)
         kept = {message.id for message in first if int(message.body) % 2}
         await running.ack(*(message for message in first if message.id not in kept))
@@ -106,11 +106,11 @@ async def test_what_is_not_acknowledged_comes_again_and_what_is_does_not(
 
 
 async def test_a_longer_lease_keeps_a_message_and_a_shorter_one_returns_it(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     """Also where it is not the first of its batch."""
     await send(orders, topic, 8)
-    async with consumer(pops, topic, group=group) as running:
+    async with consumer(broker, topic, group=group) as running:
         messages = await collect(running, 8, invisible_s=3.0)
         kept, returned, *others = messages[::-1]
         await running.ack(*others)
@@ -121,16 +121,16 @@ async def test_a_longer_lease_keeps_a_message_and_a_shorter_one_returns_it(
         assert again.body == returned.body
         assert await running.receive(wait_s=6.0) == []
         await running.ack(kept, again)
-    async with aio.Admin(pops.name_server) as admin:
+    async with aio.Admin(broker.name_server) as admin:
         assert sum(row.lag for row in await admin.lag(group)) == 0
 
 
 async def test_only_wanted_messages_come(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     for tag in "paid", "open":
         await send(orders, topic, 40, tag=tag)
-    async with consumer(pops, topic, group=group, tags="paid") as running:
+    async with consumer(broker, topic, group=group, tags="paid") as running:
         messages = await collect(running, 40)
         assert {message.tag for message in messages} == {"paid"}
         assert numbers(messages) == list(range(40))
@@ -147,7 +147,7 @@ async def test_only_wanted_messages_come(
 
 
 async def test_nothing_is_lost_when_receives_are_cancelled_and_consumers_close(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     """Leases are a minute long: only what is given back comes in time."""
     for _ in range(4):
@@ -156,7 +156,7 @@ async def test_nothing_is_lost_when_receives_are_cancelled_and_consumers_close(
     tries = 0
     async with asyncio.timeout(WAIT_S):
         while len(found) < 200:
-            async with consumer(pops, topic, group=group) as running:
+            async with consumer(broker, topic, group=group) as running:
                 for _ in range(4):
                     tries += 1
                     receiving = asyncio.create_task(running.receive(8, invisible_s=WAIT_S))
@@ -173,11 +173,11 @@ async def test_nothing_is_lost_when_receives_are_cancelled_and_consumers_close(
     assert len({message.id for message in found}) == len(found) == 200
 
 
-def test_blocking_calls_do_the_same(pops: RunningBroker, topic: str, group: str) -> None:
-    with ogive.Producer(pops.name_server) as producer:
+def test_blocking_calls_do_the_same(broker: RunningBroker, topic: str, group: str) -> None:
+    with ogive.Producer(broker.name_server) as producer:
         producer.send(topic, b"4711")
         with ogive.SimpleConsumer(
-            topic, group=group, start="earliest", name_server=pops.name_server
+            topic, group=group, start="earliest", name_server=broker.name_server
         ) as running:
             (message,) = running.receive(wait_s=WAIT_S)
             running.change_invisible(message, WAIT_S)
@@ -202,7 +202,7 @@ async def until(condition: Any) -> None:
 
 
 async def test_listeners_that_pop_get_each_message_once_while_members_come_and_go(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     """Three members, of which one closes and one is new, and no hand-over of queues."""
     seen: list[bytes] = []
@@ -211,7 +211,7 @@ async def test_listeners_that_pop_get_each_message_once_while_members_come_and_g
         seen.append(message.body)
 
     members = [
-        aio.PushConsumer(listener(note, topic, group), name_server=pops.name_server)
+        aio.PushConsumer(listener(note, topic, group), name_server=broker.name_server)
         for _ in range(4)
     ]
     for member in members[:3]:
@@ -228,12 +228,12 @@ async def test_listeners_that_pop_get_each_message_once_while_members_come_and_g
     for member in members:
         await member.close()
     assert sorted(seen, key=int) == [b"%d" % i for i in range(1000)]
-    async with aio.Admin(pops.name_server) as admin:
+    async with aio.Admin(broker.name_server) as admin:
         assert sum(row.lag for row in await admin.lag(group)) == 0
 
 
 async def test_a_message_that_fails_too_often_is_a_dead_letter(
-    pops: RunningBroker,
+    broker: RunningBroker,
     orders: aio.Producer,
     topic: str,
     group: str,
@@ -247,14 +247,14 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter(
         raise ValueError("declined")
 
     failing = listener(fail, topic, group, max_retries=2)
-    async with aio.PushConsumer(failing, name_server=pops.name_server):
+    async with aio.PushConsumer(failing, name_server=broker.name_server):
         sent = await orders.send(topic, b"4711", keys="4711")
-        async with aio.Admin(pops.name_server) as admin, asyncio.timeout(WAIT_S):
+        async with aio.Admin(broker.name_server) as admin, asyncio.timeout(WAIT_S):
             while not (letters := await dead_letters(admin, group)):
                 await asyncio.sleep(0.1)
         assert [(one.body, one.id) for one in letters] == [(b"4711", sent.id)]
         assert tries == [0, 1, 2]
-    async with consumer(pops, topic, group=group) as running:
+    async with consumer(broker, topic, group=group) as running:
         assert await running.receive(wait_s=5.0) == []
 
 
@@ -267,7 +267,7 @@ async def dead_letters(admin: aio.Admin, group: str) -> list[MessageExt]:
 
 
 async def test_orderly_listeners_that_pop_keep_the_order_of_each_queue(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     """Two members; a failed message holds up its queue."""
     queues = await orders.client.routes.publish_queues(topic)
@@ -289,18 +289,18 @@ async def test_orderly_listeners_that_pop_keep_the_order_of_each_queue(
 
     made = [listener(work, topic, group, orderly=True, suspend_s=0.05) for _ in range(2)]
     async with (
-        aio.PushConsumer(made[0], name_server=pops.name_server),
-        aio.PushConsumer(made[1], name_server=pops.name_server),
+        aio.PushConsumer(made[0], name_server=broker.name_server),
+        aio.PushConsumer(made[1], name_server=broker.name_server),
     ):
         await until(lambda: sum(map(len, seen.values())) >= 800)
     assert all(numbers == list(range(200)) for numbers in seen.values())
     assert len(failed) == 16
-    async with aio.Admin(pops.name_server) as admin:
+    async with aio.Admin(broker.name_server) as admin:
         assert sum(row.lag for row in await admin.lag(group)) == 0
 
 
 async def test_a_call_longer_than_the_lease_keeps_its_message(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     """The shortest lease that a listener can have is five seconds."""
     calls: list[int] = []
@@ -312,10 +312,10 @@ async def test_a_call_longer_than_the_lease_keeps_its_message(
     await orders.send(topic, b"slow")
     config = ogive.ConsumerConfig(pop_invisible_s=5.0, await_termination_s=WAIT_S)
     made = listener(work, topic, group)
-    async with aio.PushConsumer(made, name_server=pops.name_server, config=config):
+    async with aio.PushConsumer(made, name_server=broker.name_server, config=config):
         await until(lambda: calls)
     assert calls == [0]
-    async with consumer(pops, topic, group=group) as running:
+    async with consumer(broker, topic, group=group) as running:
         assert await running.receive(wait_s=6.0) == []
 
 
@@ -323,7 +323,7 @@ async def test_a_call_longer_than_the_lease_keeps_its_message(
 
 
 async def test_tools_see_members_that_pop_their_lag_and_their_dead_letters(
-    pops: RunningBroker, orders: aio.Producer, topic: str, group: str
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
     """A message that comes again is lag of the topic, and a dead letter that is sent again reaches
     members that pop.
@@ -334,8 +334,8 @@ async def test_tools_see_members_that_pop_their_lag_and_their_dead_letters(
         seen.append(message.reconsume_times)
         return ogive.DEAD_LETTER if len(seen) == 1 else None
 
-    async with aio.Admin(pops.name_server) as admin:
-        async with consumer(pops, topic, group=group) as running:
+    async with aio.Admin(broker.name_server) as admin:
+        async with consumer(broker, topic, group=group) as running:
             await orders.send(topic, b"4711")
             (message,) = await collect(running, 1)
             await running.change_invisible(message, 0)
@@ -344,7 +344,7 @@ async def test_tools_see_members_that_pop_their_lag_and_their_dead_letters(
                     row.queue.topic != topic and row.lag for row in await admin.lag(group, topic)
                 ):
                     await asyncio.sleep(0.1)
-        async with aio.PushConsumer(listener(fail, topic, group), name_server=pops.name_server):
+        async with aio.PushConsumer(listener(fail, topic, group), name_server=broker.name_server):
             async with asyncio.timeout(WAIT_S):
                 while not (letters := await dead_letters(admin, group)):
                     await asyncio.sleep(0.1)

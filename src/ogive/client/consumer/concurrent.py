@@ -95,7 +95,8 @@ class Slice:
 class QueueResults:
     """Results of one queue since the loop last looked."""
 
-    done: list[Sequence[int]] = field(default_factory=list)  # offsets
+    # offsets
+    done: list[Sequence[int]] = field(default_factory=list)
     finished: int = 0
     failed: int = 0
     calls: int = 0
