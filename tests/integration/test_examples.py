@@ -11,15 +11,11 @@ from tests.peers import RunningBroker
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "examples" / "web"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-POPPING = {"simple_consumer"}
-"""They need a broker that serves pop consumption."""
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(request: pytest.FixtureRequest, broker: RunningBroker, path: Path) -> None:
+def test_an_example_runs(broker: RunningBroker, path: Path) -> None:
     """To its end, and with something to show."""
-    if path.stem in POPPING:
-        request.getfixturevalue("pops")
     command = [sys.executable, "-W", "error", str(path), "--name-server", broker.name_server]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stderr) == (0, "")
