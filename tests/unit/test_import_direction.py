@@ -31,6 +31,7 @@ STEP = {
     "console": 6,
     "spark": 6,
     "testing": 6,
+    "proxy": 6,
     "pipelines": 7,
     "cli": 8,
 }
@@ -79,6 +80,7 @@ FACING_THE_NETWORK = {
     "broker",
     "console",
     "namesrv",
+    "proxy",
     "sql92",
     "store",
     "transport",

@@ -1,0 +1,1 @@
+"""The gRPC endpoint for the official RocketMQ 5 SDKs (``apache.rocketmq.v2``)."""
