@@ -96,14 +96,14 @@ def spoil(fs: MemoryFs, rng: random.Random, how: str) -> tuple[Path, int, int]:
         pytest.param(
             400,
             {"bit": 2000, "garbage": 200, "another sector": 100},
-            marks=[pytest.mark.nightly, pytest.mark.timeout(900)],
+            marks=pytest.mark.nightly,
             id="nightly",
         ),
         # a trial reads the whole store, in a second: 2,000 of them would take half an hour
         pytest.param(
             20_000,
             {"bit": 40, "garbage": 10, "another sector": 10},
-            marks=[pytest.mark.nightly, pytest.mark.timeout(900)],
+            marks=pytest.mark.nightly,
             id="nightly, a large store",
         ),
     ],

@@ -113,9 +113,7 @@ async def all_of(broker: Broker, client: RawClient) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "trials", [4, pytest.param(100, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
-)
+@pytest.mark.parametrize("trials", [4, pytest.param(100, marks=pytest.mark.nightly)])
 async def test_a_broker_starts_without_any_of_what_it_can_make_again(
     tmp_path: Path, trials: int
 ) -> None:

@@ -33,7 +33,6 @@ pytestmark = [
     pytest.mark.result("T2"),
     pytest.mark.waits(40),
     pytest.mark.nightly,
-    pytest.mark.timeout(1500),
 ]
 
 CALLS = ("pwrite64", "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir")

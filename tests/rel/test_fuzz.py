@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,20 @@ def test_the_corpus_is_small_and_speaks_of_decoders_that_there_are() -> None:
     assert sum(file.stat().st_size for file in corpus.FOLDER.iterdir()) <= corpus.MAX_BYTES
 
 
-def test_a_fault_is_seen() -> None:
-    """What a decoder lets out, and one that takes long."""
+def test_a_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a decoder lets out, and one that computes for long, but not one that has to wait for a
+    processor.
+    """
+    monkeypatch.setattr("tests.fuzz.search.SLOW_S", 0.02)
+
+    def compute(_: bytes) -> None:
+        end = time.process_time() + 0.05
+        while time.process_time() < end:
+            pass
+
     assert "ZeroDivisionError" in (failure(lambda _: 1 // 0, b"") or "")
-    assert failure(lambda _: None, b"") is None
+    assert "took" in (failure(compute, b"") or "")
+    assert failure(lambda _: time.sleep(0.05), b"") is None
 
 
 @pytest.mark.nightly

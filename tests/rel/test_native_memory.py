@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-pytestmark = [pytest.mark.rel, pytest.mark.slow, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.rel, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 ROOT: Final = Path(__file__).parents[2]
 # Python's own -fwrapv would let signed numbers overflow
@@ -91,9 +91,7 @@ def build(sources: Path, folder: Path) -> Path:
         "build(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])"
     )
     command = [sys.executable, "-c", code, str(sources), str(package / "ogive"), *SANITIZE]
-    subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(ROOT), "CC": "gcc"}, check=True, timeout=100
-    )
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT), "CC": "gcc"}, check=True)
     return package
 
 
@@ -107,7 +105,6 @@ def run(arguments: list[str], environment: dict[str, str], package: Path) -> tup
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=600,
         check=False,
     )
     return done.returncode, done.stdout

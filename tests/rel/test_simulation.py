@@ -17,7 +17,7 @@ from ogive.model import MessageQueue
 from tests.figures import figures
 from tests.simulation.story import tell
 
-pytestmark = [pytest.mark.rel, pytest.mark.simulation, pytest.mark.computes(250)]
+pytestmark = [pytest.mark.rel, pytest.mark.simulation, pytest.mark.computes(85)]
 
 ROOT = Path(__file__).parents[2]
 SEEDS = [
@@ -27,10 +27,11 @@ SEEDS = [
 ]
 
 
-def stories(
-    seed: int, operations: int, count: int = 1, timeout_s: float = 110.0, *, members: bool = False
-) -> dict[str, Any]:
-    """Told by a process of their own, whose hashes are fixed; its last line."""
+def stories(seed: int, operations: int, count: int = 1, *, members: bool = False) -> dict[str, Any]:
+    """Told by a process of their own, whose hashes are fixed; its last line.
+
+    The limit of the test's time ends it, too.
+    """
     command = [
         sys.executable,
         "-m",
@@ -41,9 +42,7 @@ def stories(
         str(count),
     ]
     command += ["--members"] * members
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     result: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     return result
@@ -87,14 +86,14 @@ def test_a_story_that_went_wrong_once_goes_well(seed: int) -> None:
 
 @pytest.mark.kills("a queue is taken over while another member has it")
 @pytest.mark.quick
-@pytest.mark.timeout(400)
-# 75 stories take 25 s of a processor
-def test_members_come_and_go_and_only_their_deaths_cost_a_second_delivery() -> None:
-    """75 schedules of joins, leaves, restarts, kills, pauses, cuts, and requests that are lost,
-    late or doubled.
+# 25 stories take 8 s of a processor
+@pytest.mark.parametrize("first", [0, 25, 50])
+def test_members_come_and_go_and_only_their_deaths_cost_a_second_delivery(first: int) -> None:
+    """Schedules of joins, leaves, restarts, kills, pauses, cuts, and requests that are lost, late
+    or doubled.
     """
-    with figures("T25, members", seed=0) as line:
-        line.update(summary(stories(0, 200, 75, timeout_s=380.0, members=True)))
+    with figures("T25, members", seed=first) as line:
+        line.update(summary(stories(first, 200, 25, members=True)))
 
 
 @pytest.mark.quick
@@ -167,17 +166,16 @@ def test_an_orderly_consumer_that_does_not_lock_its_queues_is_found(
     assert any("both at queue" in fault for seed in range(10) for fault in tell(seed, 400).faults)
 
 
+# 250 of these take 85 s of a processor, and 50 of those: on a shared machine a multiple of it
 @pytest.mark.nightly
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("first", range(10_000, 20_000, 1000))
+@pytest.mark.parametrize("first", range(10_000, 20_000, 250))
 def test_ten_thousand_schedules_of_members(first: int) -> None:
     with figures("T25, members", nightly=True, seed=first) as line:
-        line.update(summary(stories(first, 200, 1000, timeout_s=1400.0, members=True)))
+        line.update(summary(stories(first, 200, 250, members=True)))
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1500)
-@pytest.mark.parametrize("first", range(1000, 2000, 250))
+@pytest.mark.parametrize("first", range(1000, 2000, 50))
 def test_a_thousand_stories_of_two_thousand_operations(first: int) -> None:
     with figures("T25", nightly=True, seed=first) as line:
-        line.update(summary(stories(first, 2000, 250, timeout_s=1400.0)))
+        line.update(summary(stories(first, 2000, 50)))

@@ -88,10 +88,7 @@ TAILS: dict[str, Callable[[bytearray, int, int], None]] = {
         ("garbage", 32),
         ("old page", 32),
         ("wrong checksum", 32),
-        *(
-            pytest.param(tail, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])
-            for tail in TAILS
-        ),
+        *(pytest.param(tail, 1, marks=pytest.mark.nightly) for tail in TAILS),
     ],
 )
 def test_torn_tail_costs_exactly_the_torn_records(tail: str, step: int) -> None:
@@ -195,9 +192,7 @@ def made_ahead(path: Path, data: bytes) -> bool:
 
 @pytest.mark.kills("consume queue not rebuilt", param="30-stopped")
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
-@pytest.mark.parametrize(
-    "trials", [30, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
-)
+@pytest.mark.parametrize("trials", [30, pytest.param(200, marks=pytest.mark.nightly)])
 def test_derived_files_are_made_again_from_the_log(
     tmp_path: Path, trials: int, crashed: bool
 ) -> None:

@@ -54,9 +54,7 @@ pytestmark = [
     "nths",
     [
         pytest.param([3], id="quick"),
-        pytest.param(
-            range(12), marks=[pytest.mark.nightly, pytest.mark.timeout(900)], id="nightly"
-        ),
+        pytest.param(range(12), marks=pytest.mark.nightly, id="nightly"),
     ],
 )
 def test_after_the_first_io_error_nothing_is_acknowledged(
@@ -242,9 +240,7 @@ def seen_before_durable(
 
 
 @pytest.mark.kills("dispatch before durable")
-@pytest.mark.parametrize(
-    "rounds", [50, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
-)
+@pytest.mark.parametrize("rounds", [50, pytest.param(5_000, marks=pytest.mark.nightly)])
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, rounds: int) -> None:
     """While a sync takes its time, no pull, offset, entry or wake-up shows the messages that it
     carries.
@@ -360,7 +356,7 @@ CONTENDER = """
 
 @pytest.mark.parametrize(
     ("rounds", "processes"),
-    [(1, 2), pytest.param(30, 4, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])],
+    [(1, 2), pytest.param(30, 4, marks=pytest.mark.nightly)],
 )
 def test_of_processes_that_race_for_a_store_one_gets_it(
     tmp_path: Path, rounds: int, processes: int

@@ -17,7 +17,7 @@ from ogive.store import MessageStore, StoreConfig
 from tests.figures import figures
 from tests.stores import read_queue
 
-pytestmark = [pytest.mark.rel, pytest.mark.computes(15), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rel, pytest.mark.computes(15)]
 
 
 def keys_of(store: MessageStore, count: int, topics: int, checked: int) -> int:
