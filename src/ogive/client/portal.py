@@ -166,7 +166,8 @@ class Portal:
         self._draining = False
         inbox = self.inbox
         for _ in range(len(inbox)):
-            function, args, waiter = inbox.popleft()
+            # stays until it has run: what is submitted meanwhile must not overtake it
+            function, args, waiter = inbox[0]
             try:
                 function(*args)
             except BaseException as exc:
@@ -175,6 +176,8 @@ class Portal:
                     log.exception("%r, posted to ogive's event loop, failed", function)
                 elif not waiter.done():
                     waiter.set_exception(exc)
+            finally:
+                inbox.popleft()
 
     def check(self) -> None:
         """Raise IllegalStateError in a forked child, on the loop itself, where waiting would never

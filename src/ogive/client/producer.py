@@ -248,11 +248,6 @@ class Producer(StartedByWith, Generic[B]):
         publisher = self.running
         if (
             publisher is not None
-            and type(body) is bytes
-            and type(topic) is str
-            and properties is None
-            and sharding_key is None
-            and queue is None
             and timeout_s is None
             and not delay_level
             and deliver_at is None
@@ -260,7 +255,17 @@ class Producer(StartedByWith, Generic[B]):
             and self.builder.serializer is None
         ):
             try:
-                handle = publisher.offer(topic, body, tag, keys, publisher.clock(), on_done)
+                handle = publisher.offer(
+                    topic,
+                    body,
+                    tag,
+                    keys,
+                    properties,
+                    sharding_key,
+                    queue,
+                    publisher.clock(),
+                    on_done,
+                )
             except NoRoom as full:
                 return await full.wait(self.budget_s(None))
             if handle is not None:

@@ -38,6 +38,7 @@ from ogive.client.sending.pending import (
     PendingSend,
     PendingTopic,
     Publishing,
+    Pump,
     Target,
     is_final,
     is_refusal,
@@ -178,12 +179,16 @@ def results_of(
     return [result] if len(run) == 1 else split_result(result, [pending.key for pending in run])
 
 
-class OrderedQueue:
-    """Messages for one queue, sent in the order of their acceptance."""
+class OrderedQueue(Pump):
+    """Messages for one queue, sent in the order of their acceptance.
+
+    They wait in two places: what the loop has accepted, and behind it the inbox.
+    """
 
     def __init__(
         self, target: Target, config: ProducerConfig, connector: Connector, publisher: Publishing
     ) -> None:
+        super().__init__(target.queue.topic)
         self._target = target
         self._config = config
         self._connector = connector
@@ -195,24 +200,46 @@ class OrderedQueue:
         self._pausing = False
 
     @property
+    def queues(self) -> Sequence[Target]:
+        return (self._target,)
+
+    @property
     def idle(self) -> bool:
-        """Return True if nothing waits, and nothing is in flight."""
-        return self._run is None and not self._waiting
+        return not (self.held or self.inbox or self.busy)
+
+    @property
+    def held(self) -> bool:
+        return self._run is not None or self._pausing or bool(self._waiting)
 
     def put(self, pending: PendingSend) -> None:
+        # accepted earlier
+        while self.inbox:
+            self._publisher.launch(self, self.take)
+        self._watch_and_send(pending)
+
+    def take(self, pending: PendingSend) -> None:
+        pending.target, pending.pinned = self._target, True
+        self._watch_and_send(pending)
+
+    def _watch_and_send(self, pending: PendingSend) -> None:
+        # until its outcome: it may wait behind others
+        self._publisher.watch(pending)
         self._waiting.append(pending)
-        if self._run is None:
-            self.pump()
+        self.pump()
 
     def drop_finished(self) -> None:
-        """Forget the messages whose time was up."""
         self._waiting = deque(pending for pending in self._waiting if not pending.finished)
         if not self._waiting:
             self._target.lane.stalled.pop(self, None)
+            if self.busy:
+                self._loop.call_soon(self.pump)
 
     def pump(self) -> None:
-        """Send the next run, if the last one has its answer."""
-        if self._run is not None or self._pausing or not self._waiting:
+        if self._run is not None or self._pausing:
+            return
+        if not self._waiting:
+            if self.busy:
+                self._publisher.drain(self)
             return
         connection = self._target.lane.ready()
         if connection is None:
@@ -226,6 +253,9 @@ class OrderedQueue:
                 start_run(run, self._target, connection, self._answered, now)
             except TransportError as exc:
                 self._answered(exc)
+        elif self.busy:
+            # the time of all that waited was up
+            self._publisher.drain(self)
 
     def _answered(self, answer: Answer) -> None:
         run, self._run = self._run or [], None
@@ -243,6 +273,12 @@ class OrderedQueue:
     def _failed(self, run: list[PendingSend], error: OgiveError) -> None:
         again: list[PendingSend] = []
         for pending in run:
+            if pending.count > 1 and is_refusal(error) and not pending.finished:
+                singles = self._publisher.split(pending)
+                for single in singles:
+                    self._publisher.watch(single)
+                again += singles
+                continue
             repeat = self._publisher.note_failure(pending, error)
             if len(run) > 1 and is_refusal(error):
                 # one of them is refused: sending each alone shows which

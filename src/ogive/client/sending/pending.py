@@ -6,7 +6,7 @@ State and pure functions only.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 from ogive.client.sending.handle import BatchOutcome, SendHandle
@@ -225,14 +225,59 @@ class Sender(Protocol):
     def drop_finished(self) -> None: ...
 
 
-class Pump(Protocol):
-    """Protocol of an ordered queue, as its lane uses it."""
+class Inbox:
+    """Submitted messages that wait for the loop.
+
+    Any thread appends to *inbox*. While *busy* the loop looks there by itself; otherwise who
+    appends wakes it.
+    """
+
+    __slots__ = ("busy", "expiry", "inbox", "name")
+
+    def __init__(self, name: str) -> None:
+        # the topic's
+        self.name = name
+        self.inbox: list[SendHandle] = []
+        self.busy = False
+        # of what waits in the inbox
+        self.expiry: asyncio.TimerHandle | None = None
 
     @property
-    def idle(self) -> bool: ...
-    def pump(self) -> None: ...
-    def drop_finished(self) -> None: ...
-    def put(self, pending: PendingSend) -> None: ...
+    def queues(self) -> "Sequence[Target]":
+        """Return the queues that share the inbox; none if they are not known yet."""
+        raise NotImplementedError
+
+
+class Pump(Inbox):
+    """An ordered queue, as its lane and its topic use it."""
+
+    __slots__ = ()
+
+    @property
+    def idle(self) -> bool:
+        """Return True if nothing waits, and nothing is in flight."""
+        raise NotImplementedError
+
+    @property
+    def held(self) -> bool:
+        """Return True if messages wait or are in flight that were accepted before the inbox's."""
+        raise NotImplementedError
+
+    def pump(self) -> None:
+        """Send the next run, if the last one has its answer."""
+        raise NotImplementedError
+
+    def drop_finished(self) -> None:
+        """Forget the messages whose time was up."""
+        raise NotImplementedError
+
+    def put(self, pending: PendingSend) -> None:
+        """Send the message behind all that were accepted before it."""
+        raise NotImplementedError
+
+    def take(self, pending: PendingSend) -> None:
+        """Send what was formed from the front of the inbox."""
+        raise NotImplementedError
 
 
 class Target:
@@ -256,11 +301,9 @@ class Target:
         return self.ordered is None or self.ordered.idle
 
 
-class PendingTopic:
-    """Queues of one topic; None until the route is known, and messages wait in *backlog*.
-
-    Any thread appends to *inbox* messages that may go to any queue. While *busy* the loop looks
-    there by itself; otherwise who appends wakes it.
+class PendingTopic(Inbox):
+    """Queues of one topic; None until the route is known, and messages wait in *backlog*. The inbox
+    is for messages that may go to any queue.
 
     *left* are queues that the route does not show any more, but whose messages have no outcome yet:
     should one come back, what is sent then must not overtake them.
@@ -268,13 +311,9 @@ class PendingTopic:
 
     __slots__ = (
         "backlog",
-        "busy",
         "by_queue",
-        "expiry",
-        "inbox",
         "left",
         "linger",
-        "name",
         "next",
         "resolving",
         "shares_batches",
@@ -282,19 +321,15 @@ class PendingTopic:
     )
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.targets: list[Target] | None = None
         self.by_queue: dict[MessageQueue, Target] = {}
         self.left: dict[MessageQueue, Target] = {}
         self.backlog: deque[PendingSend] = deque()
-        self.inbox: list[SendHandle] = []
-        self.busy = False
         # brokers take none of a retry topic's
         self.shares_batches = not name.startswith("%")
         # while what is in the inbox waits for more
         self.linger: asyncio.TimerHandle | None = None
-        # of what waits in the inbox
-        self.expiry: asyncio.TimerHandle | None = None
         # round robin begins anywhere: many producers must not begin with the same queue
         self.next = time.monotonic_ns() & 0xFFFF
         self.resolving = False
@@ -304,6 +339,10 @@ class PendingTopic:
         turn = self.next
         self.next = turn + 1
         return turn
+
+    @property
+    def queues(self) -> "Sequence[Target]":
+        return self.targets or ()
 
     @property
     def all_targets(self) -> list[Target]:
@@ -332,14 +371,20 @@ class Publishing(Protocol):
     def send(self, pending: PendingSend, connection: Connection) -> None:
         """Send it to the queue that was chosen."""
 
-    def drain(self, topic: PendingTopic) -> None:
-        """Send what is in the topic's inbox, as far as there is room."""
+    def drain(self, inbox: Inbox) -> None:
+        """Send what is in an inbox, as far as there is room."""
 
-    def form(self, topic: PendingTopic) -> PendingSend:
-        """Take messages from the front of the topic's inbox, as many as one request can carry."""
+    def launch(self, inbox: Inbox, way: Callable[[PendingSend], None]) -> None:
+        """Let the next batch of an inbox go its *way*."""
 
-    def expire(self, topic: PendingTopic) -> None:
-        """End the messages of the topic's inbox whose time is up, as not sent."""
+    def watch(self, pending: PendingSend) -> None:
+        """End the message when its time is up."""
+
+    def form(self, inbox: Inbox) -> PendingSend:
+        """Take messages from the front of an inbox, as many as one request can carry."""
+
+    def expire(self, inbox: Inbox) -> None:
+        """End the messages of an inbox whose time is up, as not sent."""
 
     def split(self, pending: PendingSend) -> list[PendingSend]:
         """Return the messages of a batch that was submitted, each by itself."""

@@ -24,7 +24,7 @@ Everything here runs on the client's loop. There is no task per message: only fa
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
@@ -33,7 +33,7 @@ from ogive.client.config import ProducerConfig
 from ogive.client.hooks import must_pass
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.routes import publish_queues
+from ogive.client.routes import choose_queue, publish_queues
 from ogive.client.sending.accumulator import BATCH_PROPERTIES, Accumulator, OrderedQueue, seal
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.delay_levels import LevelCheck
@@ -50,13 +50,19 @@ from ogive.client.sending.handle import (
     SendHandle,
 )
 from ogive.client.sending.in_flight import DeadlineWatch, InFlightLimit
-from ogive.client.sending.message_builder import property_text, with_unique_key
+from ogive.client.sending.message_builder import (
+    message_property_text,
+    property_text,
+    with_unique_key,
+)
 from ogive.client.sending.pending import (
     FAILED_S,
     OVERHEAD_BYTES,
+    Inbox,
     Lane,
     PendingSend,
     PendingTopic,
+    Pump,
     Target,
     is_final,
     may_try_again,
@@ -70,7 +76,14 @@ from ogive.errors import (
     RequestTimeout,
     SendFailed,
 )
-from ogive.model import MAX_BODY_BYTES, MessageQueue, SendResult, SendStatus, as_keys
+from ogive.model import (
+    MAX_BODY_BYTES,
+    Message,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+    as_keys,
+)
 from ogive.transport.connection import Connection
 from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch, encode_batch
 from ogive.wire.sends import SendEncoder, split_result
@@ -94,12 +107,12 @@ _SOME_KEY: Final = "0" * 32
 class NoRoom(Exception):
     """A message that was offered has to wait for room: await ``wait`` with its time budget."""
 
-    def __init__(self, publisher: "Publisher", topic: PendingTopic, handle: SendHandle) -> None:
-        self._publisher, self._topic, self._handle = publisher, topic, handle
+    def __init__(self, publisher: "Publisher", inbox: Inbox, handle: SendHandle) -> None:
+        self._publisher, self._inbox, self._handle = publisher, inbox, handle
 
     async def wait(self, timeout_s: float) -> SendHandle:
         """Submit the message once there is room. Raises SendFailed."""
-        return await self._publisher.accept_handle(self._topic, self._handle, timeout_s)
+        return await self._publisher.accept_handle(self._inbox, self._handle, timeout_s)
 
 
 class Publisher:
@@ -228,57 +241,105 @@ class Publisher:
 
     def offer(
         self,
-        name: str,
-        body: bytes,
+        name: str | Message,
+        body: object,
         tag: str | None,
         keys: str | Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
         now: float,
         on_done: Callable[[SendHandle], object] | None,
     ) -> SendHandle | None:
-        """Submit a message that may go to any queue; None if it has to be accepted in the long way.
-        Any thread may call this, at *now* of the loop's clock.
+        """Submit a message that can stand in a batch; None if it has to be accepted in the long
+        way. Any thread may call this, at *now* of the loop's clock.
 
         Raises what ``Message`` raises, MessageIllegal, and NoRoom.
         """
+        message: Message | None = None
+        if properties or type(name) is not str:
+            message = _sharing_message(name, body, tag, keys, properties, sharding_key)
+            if message is None:
+                return None
+            name, body, sharding_key = message.topic, message.body, message.sharding_key
+        if type(body) is not bytes:
+            return None
         topic = self._topics.get(name if self._wrap is None else self._wrap(name))
         size = len(body)
         if topic is None or size >= self._plain_bytes or not topic.shares_batches:
             return None
-        text = b"" if tag is None and keys == () else self._text(name, body, tag, keys)
+        inbox: Inbox = topic
+        if sharding_key is not None or queue is not None:
+            ordered = self._ordered(topic, sharding_key, queue)
+            if ordered is None:
+                return None
+            inbox = ordered
+        if message is not None:
+            text = _stored(message_property_text(message))
+        elif tag is None and keys == () and sharding_key is None:
+            text = b""
+        else:
+            text = self._text(name, body, tag, keys, sharding_key)
         handle = SendHandle(self._not_sent, body, text, now, None if on_done is None else [on_done])
         size += len(text) + OVERHEAD_BYTES
         if not self._limit.take(size):
-            raise NoRoom(self, topic, handle)
-        topic.inbox.append(handle)
-        if not topic.busy or self._wakers or (topic.linger is not None and self._is_full(topic)):
-            self._wake(topic)
+            raise NoRoom(self, inbox, handle)
+        inbox.inbox.append(handle)
+        if (
+            not inbox.busy
+            or self._wakers
+            or (inbox is topic and topic.linger is not None and self._is_full(topic))
+        ):
+            self._wake(inbox)
         return handle
 
-    def _text(self, name: str, body: bytes, tag: str | None, keys: str | Iterable[str]) -> bytes:
+    def _ordered(
+        self, topic: PendingTopic, sharding_key: str | None, queue: MessageQueue | None
+    ) -> Pump | None:
+        """Return the ordered queue for a message; None before its first one was accepted, and for
+        arguments that are to be refused.
+        """
+        targets = topic.targets
+        if targets is None or topic.backlog:
+            return None
+        if queue is None:
+            target = choose_queue(sharding_key, targets) if type(sharding_key) is str else None
+        elif sharding_key is None and isinstance(queue, MessageQueue):
+            namespace = self.client.namespace
+            target = topic.by_queue.get(namespace.wrap_queue(queue) if namespace else queue)
+        else:
+            target = None
+        return None if target is None else target.ordered
+
+    def _text(
+        self,
+        name: str,
+        body: bytes,
+        tag: str | None,
+        keys: str | Iterable[str],
+        sharding_key: str | None,
+    ) -> bytes:
         """Return the properties as they are stored, without the unique key. Raises what ``Message``
         raises, and MessageIllegal where a broker would refuse them.
         """
-        found = self._texts.get(tag) if keys == () and isinstance(tag, str) else None
-        if found is not None:
-            return found
-        text = property_text(name, body, tag, as_keys(keys) if keys != () else (), None, 0)
-        found = with_unique_key(_SOME_KEY, text)[KEY_BYTES:]
-        if keys == () and tag is not None:
-            if len(self._texts) >= MAX_TEXTS:
-                self._texts.clear()
-            self._texts[tag] = found
+        alone = tag if keys == () and sharding_key is None and isinstance(tag, str) else None
+        found = None if alone is None else self._texts.get(alone)
+        if found is None:
+            found = _stored(property_text(name, body, tag, as_keys(keys), sharding_key, 0))
+            if alone is not None:
+                if len(self._texts) >= MAX_TEXTS:
+                    self._texts.clear()
+                self._texts[alone] = found
         return found
 
-    async def accept_handle(
-        self, topic: PendingTopic, handle: SendHandle, timeout_s: float
-    ) -> SendHandle:
+    async def accept_handle(self, inbox: Inbox, handle: SendHandle, timeout_s: float) -> SendHandle:
         """Wait for room, then submit the message. Raises SendFailed."""
         assert handle._body is not None
         assert handle._text is not None
         self._end_lingering()
         await self._limit.wait(len(handle._body) + len(handle._text) + OVERHEAD_BYTES, timeout_s)
-        topic.inbox.append(handle)
-        self.drain(topic)
+        inbox.inbox.append(handle)
+        self.drain(inbox)
         return handle
 
     def _is_full(self, topic: PendingTopic) -> bool:
@@ -307,57 +368,71 @@ class Publisher:
         # while anybody waits for room, nothing begins to linger
         if self.config.linger_s and not self._limit.is_contended:
             for topic in list(self._topics.values()):
-                if topic.linger is not None:
-                    self._launch_all(topic)
+                while topic.linger is not None and topic.inbox:
+                    self.launch(topic, self.place)
 
     def _launch_all(self, topic: PendingTopic) -> None:
+        """Let everything in the topic's inboxes go its way."""
         while topic.inbox:
-            self._launch(topic, self.place)
+            self.launch(topic, self.place)
+        for ordered in _ordered_queues(topic):
+            while ordered.inbox:
+                self.launch(ordered, ordered.take)
 
     def _linger_over(self, topic: PendingTopic) -> None:
         topic.linger = None
         self.drain(topic)
 
-    def _wake(self, topic: PendingTopic) -> None:
+    def _wake(self, inbox: Inbox) -> None:
         """Make the loop look at the inbox. A signal handler in here wakes it, too."""
         try:
             self._wakers.append(None)
-            topic.busy = True
-            self._loop.call_soon_threadsafe(self.drain, topic)
+            inbox.busy = True
+            self._loop.call_soon_threadsafe(self.drain, inbox)
         except BaseException:
             # Ctrl-C: later callers would wait for a loop that was never woken
-            topic.busy = False
+            inbox.busy = False
             raise
         finally:
             del self._wakers[:1]
 
-    def drain(self, topic: PendingTopic) -> None:
-        """Send what is in the topic's inbox, as far as there is room."""
-        topic.busy = True
+    def drain(self, inbox: Inbox) -> None:
+        """Send what is in an inbox, as far as there is room."""
+        inbox.busy = True
         try:
             while True:
-                while topic.inbox:
-                    if not self._send_next(topic):
+                while inbox.inbox:
+                    if not self._send_next(inbox):
                         return
-                topic.busy = False
+                inbox.busy = False
                 # who appended before that did not wake the loop
-                if not topic.inbox:
+                if not inbox.inbox:
                     return
-                topic.busy = True
+                inbox.busy = True
         except BaseException:
             # else nobody would look at the inbox again
-            topic.busy = False
-            self._watch_inbox(topic)
+            inbox.busy = False
+            self._watch_inbox(inbox)
             raise
 
-    def _send_next(self, topic: PendingTopic) -> bool:
+    def _send_next(self, inbox: Inbox) -> bool:
         """Send the next batch of the inbox, or park it. Return False if it has to wait for an
         answer, which then sends it.
         """
+        if isinstance(inbox, PendingTopic):
+            return self._send_next_anywhere(inbox)
+        assert isinstance(inbox, Pump)
+        if inbox.held and not self._closed:
+            self._watch_inbox(inbox)
+            return False
+        self.launch(inbox, inbox.take)
+        return True
+
+    def _send_next_anywhere(self, topic: PendingTopic) -> bool:
         if self.config.linger_s and self._lingers(topic):
             return False
         if self._closed or topic.targets is None or topic.backlog:
-            self._launch(topic, self.place)
+            self.launch(topic, self.place)
             return True
         target = self.destinations.next_target(topic)
         connection = target.lane.ready()
@@ -379,20 +454,20 @@ class Publisher:
                 self._watch_inbox(topic)
                 return False
         if connection is None:
-            self._launch(topic, self.place)
+            self.launch(topic, self.place)
         else:
             least = min(targets_on(topic, target.lane), key=attrgetter("sent"))
             target = least if least.sent < target.sent else target
             accumulator, ready = target.lane.accumulator, connection
-            self._launch(topic, lambda pending: accumulator.start([pending], target, ready))
+            self.launch(topic, lambda pending: accumulator.start([pending], target, ready))
         return True
 
-    def _launch(self, topic: PendingTopic, way: Callable[[PendingSend], None]) -> None:
-        """Let the next batch of the inbox go its *way*."""
-        self.expire(topic)
-        if not topic.inbox:
+    def launch(self, inbox: Inbox, way: Callable[[PendingSend], None]) -> None:
+        """Let the next batch of an inbox go its *way*."""
+        self.expire(inbox)
+        if not inbox.inbox:
             return
-        pending = self.form(topic)
+        pending = self.form(inbox)
         try:
             if self._closed:
                 raise IllegalStateError(CLOSED_MEANWHILE)
@@ -409,10 +484,10 @@ class Publisher:
             if must_pass(exc, None):
                 raise
 
-    def form(self, topic: PendingTopic, most: int = MAX_BATCH_MESSAGES) -> PendingSend:
-        """Take messages from the front of the topic's inbox, as many as one request can carry."""
-        config, inbox, now_ms = self.config, topic.inbox, int(time.time() * 1000)
-        share = -(-len(inbox) // len(topic.targets)) if topic.targets else 0
+    def form(self, waiting: Inbox, most: int = MAX_BATCH_MESSAGES) -> PendingSend:
+        """Take messages from the front of an inbox, as many as one request can carry."""
+        config, inbox, now_ms = self.config, waiting.inbox, int(time.time() * 1000)
+        share = -(-len(inbox) // max(len(waiting.queues), 1))
         most = min(len(inbox), max(share, MIN_BATCH), MAX_BATCH_MESSAGES, most)
         prefix, number = self._keys.take(now_ms, most)
         outcome = BatchOutcome(self._loop, prefix, number)
@@ -420,7 +495,7 @@ class Publisher:
         outcome.handles, outcome.count = inbox[:count], count
         del inbox[:count]
         first, last = outcome.handles[0], outcome.handles[-1]
-        pending = self._submitted(topic.name, body, outcome, f"{prefix}{number:012X}", now_ms)
+        pending = self._submitted(waiting.name, body, outcome, f"{prefix}{number:012X}", now_ms)
         pending.started, pending.deadline = first._since, last._since + config.send_timeout_s
         return pending
 
@@ -466,6 +541,7 @@ class Publisher:
             one.started, one.deadline, one.alone = pending.started, pending.deadline, True
             one.tries, one.tried, one.error = pending.tries, pending.tried, pending.error
             one.target, one.unknown = pending.target, pending.unknown
+            one.pinned = pending.pinned
             singles.append(one)
         whole.handles = []
         for waiting, _ in self._flushes:
@@ -474,26 +550,30 @@ class Publisher:
                 waiting.discard(pending)
         return singles
 
-    def _watch_inbox(self, topic: PendingTopic) -> None:
+    def _watch_inbox(self, inbox: Inbox) -> None:
         """End what waits in the inbox in time."""
-        if topic.expiry is None and topic.inbox:
-            deadline = topic.inbox[0]._since + self.config.send_timeout_s
-            topic.expiry = self._loop.call_at(deadline, self._expire_inbox, topic)
+        if inbox.expiry is None and inbox.inbox:
+            deadline = inbox.inbox[0]._since + self.config.send_timeout_s
+            inbox.expiry = self._loop.call_at(deadline, self._expire_inbox, inbox)
 
-    def _expire_inbox(self, topic: PendingTopic) -> None:
-        topic.expiry = None
+    def _expire_inbox(self, inbox: Inbox) -> None:
+        inbox.expiry = None
         # uvloop's clock counts milliseconds
-        self.expire(topic, early_s=0.001)
-        self._watch_inbox(topic)
+        self.expire(inbox, early_s=0.001)
+        self._watch_inbox(inbox)
 
-    def expire(self, topic: PendingTopic, early_s: float = 0.0) -> None:
-        """End the messages of the topic's inbox whose time is up, as not sent."""
-        inbox, latest = topic.inbox, self._loop.time() - self.config.send_timeout_s + early_s
+    def expire(self, waiting: Inbox, early_s: float = 0.0) -> None:
+        """End the messages of an inbox whose time is up, as not sent."""
+        inbox, latest = waiting.inbox, self._loop.time() - self.config.send_timeout_s + early_s
         while inbox and inbox[0]._since <= latest:
             due = next((i for i, one in enumerate(inbox) if one._since > latest), len(inbox))
-            pending = self.form(topic, due)
-            pending.target = topic.targets[0] if topic.targets else None
+            pending = self.form(waiting, due)
+            pending.target = next(iter(waiting.queues), None)
             self._expire([pending])
+
+    def watch(self, pending: PendingSend) -> None:
+        """End the message when its time is up."""
+        self._watch.add(pending)
 
     def handle_of(
         self, pending: PendingSend, on_done: Callable[[SendHandle], object] | None
@@ -547,8 +627,6 @@ class Publisher:
         if target is None:
             self.end(pending, _no_such_queue(topic, pending))
             return
-        # until its outcome: it may wait behind others
-        self._watch.add(pending)
         if target.ordered is None:
             target.ordered = OrderedQueue(target, self.config, self._connector, self)
         target.ordered.put(pending)
@@ -757,12 +835,53 @@ class Publisher:
         closed = IllegalStateError(CLOSED_MEANWHILE)
         self._limit.close(closed)
         for topic in list(self._topics.values()):
-            for timer in (topic.expiry, topic.linger):
+            inboxes: list[Inbox] = [topic, *_ordered_queues(topic)]
+            for timer in (topic.linger, *[inbox.expiry for inbox in inboxes]):
                 if timer is not None:
                     timer.cancel()
-            self.drain(topic)
+            for inbox in inboxes:
+                self.drain(inbox)
         for pending in list(self._under_way):
             self.end(pending, closed)
+
+
+def _sharing_message(
+    given: object,
+    body: object,
+    tag: str | None,
+    keys: str | Iterable[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+) -> Message | None:
+    """Return the message that the arguments of a submit describe; None if it cannot stand in a
+    batch, or the arguments are to be refused. Raises what ``Message`` raises.
+    """
+    if type(given) is str and type(body) is bytes:
+        return Message(
+            given,
+            body,
+            tag=tag,
+            keys=as_keys(keys),
+            properties=properties or {},
+            sharding_key=sharding_key,
+        )
+    if type(given) is not Message or properties:
+        return None
+    if body is not None or tag is not None or keys != () or sharding_key is not None:
+        return None
+    return None if given.is_delayed or given.flag or not given.wait_store_ok else given
+
+
+def _stored(text: str) -> bytes:
+    """Return a message's properties as they are stored, without the unique key.
+
+    Raises MessageIllegal where a broker would refuse them.
+    """
+    return with_unique_key(_SOME_KEY, text)[KEY_BYTES:]
+
+
+def _ordered_queues(topic: PendingTopic) -> list[Pump]:
+    return [target.ordered for target in topic.all_targets if target.ordered is not None]
 
 
 def _held_up(target: Target) -> OgiveError:

@@ -168,11 +168,6 @@ class Producer(Facade, Generic[B]):
             and not portal.barred
             # a message in front of this one may be on its way to the loop
             and not portal.inbox
-            and type(body) is bytes
-            and type(topic) is str
-            and properties is None
-            and sharding_key is None
-            and queue is None
             and timeout_s is None
             and not delay_level
             and deliver_at is None
@@ -180,7 +175,9 @@ class Producer(Facade, Generic[B]):
             and self._producer.builder.serializer is None
         ):
             try:
-                handle = publisher.offer(topic, body, tag, keys, monotonic(), on_done)
+                handle = publisher.offer(
+                    topic, body, tag, keys, properties, sharding_key, queue, monotonic(), on_done
+                )
             except NoRoom as full:
                 budget_s = self._producer.config.send_timeout_s
                 try:

@@ -186,7 +186,11 @@ async def test_a_callback_that_submits_again_ends_when_the_client_is_closed() ->
             def submit_again(_: SendHandle) -> None:
                 if len(again) < 100:
                     now = publisher.clock()
-                    again.append(publisher.offer("Orders", b"", None, (), now, submit_again))
+                    again.append(
+                        publisher.offer(
+                            "Orders", b"", None, (), None, None, None, now, submit_again
+                        )
+                    )
 
             await client.close()
             handle = await producer.submit("Orders", b"", on_done=submit_again)
