@@ -5,6 +5,7 @@ carries out, holds back or forgets.
 import asyncio
 import contextvars
 import heapq
+import inspect
 import itertools
 import os
 import random
@@ -285,4 +286,9 @@ def virtual_world(seed: int) -> Iterator[VirtualLoop]:
             for task in asyncio.all_tasks(loop):
                 # the world ends with whatever runs in it
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine = task.get_coro()
+                assert inspect.iscoroutine(coroutine)
+                if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                    # else a warning in whichever test runs when it is collected
+                    coroutine.close()
             loop.close()
