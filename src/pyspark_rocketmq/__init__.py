@@ -5,7 +5,7 @@ That happens in every session of an environment, also for people who never read 
 imports next to nothing and must not fail. What it offers is in ogive.spark.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class DefaultSource(DataSource):
     """Topics as tables and streams. Options and columns: docs/spark.md."""
 
+    cores: ClassVar[int | None] = None
+    """Cores of the cluster, in the class that `ogive.spark.register` makes for a session."""
+
     @classmethod
     def name(cls) -> str:
         return "rocketmq"
@@ -32,12 +35,12 @@ class DefaultSource(DataSource):
     def reader(self, schema: "StructType") -> "BatchReader":
         from ogive.spark import source
 
-        return source.batch_reader(self.options, schema)
+        return source.batch_reader(self.options, schema, self.cores)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         from ogive.spark import source
 
-        return source.stream_reader_of_release(self.options, schema)
+        return source.stream_reader_of_release(self.options, schema, self.cores)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchSink":
         from ogive.spark import source

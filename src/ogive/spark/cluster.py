@@ -8,6 +8,7 @@ import asyncio
 import functools
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import (
     Awaitable,
@@ -58,7 +59,7 @@ from ogive.spark.offsets import assigned, matching
 from ogive.spark.options import Selection
 from ogive.spark.patience import PASSING, USUAL, BrokerAway, Patience
 from ogive.spark.range_reader import Fetched, Reading, deleted, record_count, removed
-from ogive.spark.ranges import ANSWER_BYTES, Chunks, QueueRange
+from ogive.spark.ranges import ANSWER_BYTES, Chunks, Pace, QueueRange
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.json_fields import PERM_READ
@@ -78,15 +79,36 @@ PULL_TIMEOUT_S: Final = 20.0
 
 # limit for data that is requested and not decoded yet, estimated by the size of messages
 IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
-# chunks in flight. With ANSWER_BYTES each they stay below the 64 MiB of unread answers at which our
-# broker closes a connection
+# chunks of one task in flight. With ANSWER_BYTES each they stay below the 64 MiB of unread answers
+# at which our broker closes a connection
 MAX_IN_FLIGHT: Final = 24
+UNHURRIED: Final = Pace(MAX_IN_FLIGHT)
 _LEAST_IN_FLIGHT: Final = 2
+_SMALLEST_ANSWER: Final = 64 * 1024
 
 NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
 
 # messages from which the size of a queue's messages is estimated
-_SAMPLE: Final = 32
+SAMPLE_ROWS: Final = 32
+
+
+class Throttle:
+    """Keeps a reader at *bytes_per_s* on average, or does nothing for None.
+
+    Time that the reader spends elsewhere counts for at most a second of bytes.
+    """
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._due = time.monotonic()
+
+    def wait_for(self, size: int) -> None:
+        """Sleep until *size* bytes more may have been read."""
+        if self._bytes_per_s is None:
+            return
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + size / self._bytes_per_s
+        time.sleep(max(0.0, self._due - now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +260,7 @@ class Cluster:
         async def look(queue: MessageQueue, address: str) -> float | None:
             answer = await self._pull(
                 TOOLS_GROUP,
-                QueueRange(queue, positions[queue], positions[queue] + _SAMPLE),
+                QueueRange(queue, positions[queue], positions[queue] + SAMPLE_ROWS),
                 EVERYTHING,
             )
             count = record_count(answer.body) if answer.status is PullStatus.FOUND else 0
@@ -251,9 +273,16 @@ class Cluster:
         """Return the offsets of *group*, for the queues in which it has any."""
         return self._portal.call(self._committed(group, tuple(queues)))
 
-    def start_commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> "Future[None]":
-        """Store *offsets* as the group's, without waiting."""
-        return self._start(self._commit(group, dict(offsets)))
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store *offsets* as the group's, each acknowledged. Raises OgiveError."""
+        self._portal.call(self._commit(group, offsets, each_acknowledged=True))
+
+    def start_copy(self, group: str, offsets: Mapping[MessageQueue, int]) -> "Future[None]":
+        """Copy *offsets* to the group, without waiting.
+
+        Each broker gets one write, in which only the last request asks for an answer.
+        """
+        return self._start(self._commit(group, dict(offsets), each_acknowledged=False))
 
     # --- a group's marks --------------------------------------------------------------------------
 
@@ -676,29 +705,46 @@ class Cluster:
             if offset is not None
         }
 
-    async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store each of *offsets*, even if some fail. Raises the first failure."""
+    async def _commit(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, each_acknowledged: bool
+    ) -> None:
+        """Store *offsets* at each broker, even if some fail. Raises the first failure."""
         failures: list[OgiveError] = []
+        of_brokers: dict[str, dict[MessageQueue, int]] = {}
         for queue, offset in offsets.items():
             try:
-                await self._commit_one(group, queue, offset)
+                of_brokers.setdefault(await self._address(queue), {})[queue] = offset
             except OgiveError as exc:
                 failures.append(exc)
+
+        async def store(address: str, ours: Mapping[MessageQueue, int]) -> None:
+            await rpc.update_consumer_offsets(
+                self.pool,
+                address,
+                group,
+                ours,
+                each_acknowledged=each_acknowledged,
+                timeout_s=CALL_TIMEOUT_S,
+            )
+
+        async def store_in_group(address: str, ours: Mapping[MessageQueue, int]) -> None:
+            try:
+                await store(address, ours)
+            except GroupNotExist:
+                # a pull makes a broker create the group, where it creates groups at all
+                queue, offset = next(iter(ours.items()))
+                await self._pull(group, QueueRange(queue, offset, offset + 1), EVERYTHING)
+                await store(address, ours)
+
+        for outcome in await asyncio.gather(
+            *(store_in_group(*broker) for broker in of_brokers.items()), return_exceptions=True
+        ):
+            if isinstance(outcome, OgiveError):
+                failures.append(outcome)
+            elif outcome is not None:
+                raise outcome
         if failures:
             raise failures[0]
-
-    async def _commit_one(self, group: str, queue: MessageQueue, offset: int) -> None:
-        address = await self._address(queue)
-        try:
-            await rpc.update_consumer_offset(
-                self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S
-            )
-        except GroupNotExist:
-            # a pull makes a broker create the group, where it creates groups at all
-            await self._pull(group, QueueRange(queue, offset, offset + 1), EVERYTHING)
-            await rpc.update_consumer_offset(
-                self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S
-            )
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -710,18 +756,25 @@ class Cluster:
         wanted: Filter = EVERYTHING,
         fail_on_data_loss: bool = True,
         patience: Patience = USUAL,
+        pace: Pace = UNHURRIED,
     ) -> Iterator[tuple[QueueRange, bytes]]:
         """Yield the stored messages of *ranges*, one answer at a time: range by range, each in
         offset order, and nothing outside of the ranges.
 
         Each answer has the offsets that it covers. Many pulls are in flight at once, limited by
-        IN_FLIGHT_BYTES and MAX_IN_FLIGHT. If messages of a range were deleted, raises DataLoss, or
-        logs it and continues. The caller, who decodes the answers, checks that they have no gaps.
+        *pace* and IN_FLIGHT_BYTES, and by a second of the bytes that *pace* allows. If messages of
+        a range were deleted, raises DataLoss, or logs it and continues. The caller, who decodes the
+        answers, checks that they have no gaps.
         """
         chunks = Chunks(ranges)
+        most_bytes = int(min(IN_FLIGHT_BYTES, pace.bytes_per_s or IN_FLIGHT_BYTES))
+        answer_bytes = max(_SMALLEST_ANSWER, min(ANSWER_BYTES, most_bytes))
+        most_pulls = min(MAX_IN_FLIGHT, pace.pulls)
+        least = min(_LEAST_IN_FLIGHT, most_pulls) if pace.bytes_per_s is None else 1
+        throttle = Throttle(pace.bytes_per_s)
 
         async def pull(part: QueueRange) -> rpc.RawPull:
-            return await self.pull(group, part, wanted, patience)
+            return await self.pull(group, part, wanted, patience, answer_bytes)
 
         reading = Reading(
             pull,
@@ -735,8 +788,8 @@ class Cluster:
         ahead = 0
         try:
             while True:
-                while len(window) < MAX_IN_FLIGHT and (
-                    len(window) < _LEAST_IN_FLIGHT or ahead * chunks.record_bytes < IN_FLIGHT_BYTES
+                while len(window) < most_pulls and (
+                    len(window) < least or ahead * chunks.record_bytes < most_bytes
                 ):
                     if (chunk := next(chunks, None)) is None:
                         break
@@ -752,19 +805,23 @@ class Cluster:
                     rest = QueueRange(chunk.queue, at, chunk.end)
                     window.appendleft((rest, self._start(reading.fetch(rest))))
                     ahead += len(rest)
-                yield from answers
+                for covered, records in answers:
+                    throttle.wait_for(len(records))
+                    yield covered, records
         finally:
             for _, answer in window:
                 answer.cancel()
 
-    async def _pull(self, group: str, part: QueueRange, wanted: Filter) -> rpc.RawPull:
+    async def _pull(
+        self, group: str, part: QueueRange, wanted: Filter, answer_bytes: int = ANSWER_BYTES
+    ) -> rpc.RawPull:
         header = PullMessageRequest(
             consumer_group=group,
             topic=part.queue.topic,
             queue_id=part.queue.queue_id,
             queue_offset=part.start,
             max_msg_nums=len(part),
-            max_msg_bytes=ANSWER_BYTES,
+            max_msg_bytes=answer_bytes,
             sys_flag=PullSysFlag.SUBSCRIPTION,
             commit_offset=0,
             subscription=wanted.expression,
@@ -775,11 +832,16 @@ class Cluster:
         )
 
     async def pull(
-        self, group: str, part: QueueRange, wanted: Filter, patience: Patience = USUAL
+        self,
+        group: str,
+        part: QueueRange,
+        wanted: Filter,
+        patience: Patience = USUAL,
+        answer_bytes: int = ANSWER_BYTES,
     ) -> rpc.RawPull:
         """Pull once, up to len(part) messages, on the cluster's loop."""
         return await self._insist(
-            part.queue.topic, lambda: self._pull(group, part, wanted), patience
+            part.queue.topic, lambda: self._pull(group, part, wanted, answer_bytes), patience
         )
 
 

@@ -153,7 +153,7 @@ class BatchLog:
         """
         self._cluster.mark(self.group, MARK_TOPIC, batch_id + 1)
         for topic in topics:
-            self._cluster.start_commit(self.group, ends(self._cluster, topic)).result()
+            self._cluster.commit(self.group, ends(self._cluster, topic))
 
     def begin(
         self, topic: str, *, batch_id: int = 0, repeated: bool = False, patience: Patience = USUAL
@@ -172,7 +172,7 @@ class BatchLog:
             since_ms = 0 if batch_id else time.time_ns() // 1_000_000 - FIRST_BATCH_MS
             absent = self._cluster.search(dict.fromkeys(absent, since_ms))
         if absent:
-            self._cluster.start_commit(self.group, absent).result()
+            self._cluster.commit(self.group, absent)
         return {**absent, **noted}
 
 

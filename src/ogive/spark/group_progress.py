@@ -100,7 +100,7 @@ class GroupProgress:
             at_once or self._clock() - self._told_at >= self._interval_s
         ):
             self._told_at = self._clock()
-            self._running = self._cluster.start_commit(self._group, self._waiting)
+            self._running = self._cluster.start_copy(self._group, self._waiting)
             self._waiting = None
 
     def _report(self, ended: "Future[None]") -> None:

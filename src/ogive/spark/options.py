@@ -5,7 +5,6 @@ Names are those of Spark's Kafka source if it has the option.
 
 import difflib
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +32,8 @@ from ogive.sql92 import compile_expression
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 DEFAULT_POLL_TIMEOUT_S: Final = 30.0
+DEFAULT_MAX_PULLS_PER_BROKER: Final = 64
+DEFAULT_OFFSET_COMMIT_INTERVAL_S: Final = 5.0
 
 _SOURCE: Final = (
     *cluster_options.NAMES,
@@ -50,6 +51,8 @@ _SOURCE: Final = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "maxBytesPerSecond",
+    "maxPullsPerBroker",
     "maxTriggerDelay",
     "minPartitions",
     "maxPartitions",
@@ -289,14 +292,17 @@ class SourceOptions:
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS_PER_TRIGGER
     min_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    max_bytes_per_second: int | None = None
+    max_pulls_per_broker: int = DEFAULT_MAX_PULLS_PER_BROKER
     max_trigger_delay_s: float = 900.0
     min_partitions: int = 1
-    max_partitions: int
+    max_partitions: int | None = None
+    """None: the cores of the cluster."""
     max_records_per_partition: int | None = None
     preserve_order: bool = True
     consumer_group: str | None = None
     commit_offsets: bool = True
-    offset_commit_interval_s: float = 0.0
+    offset_commit_interval_s: float = DEFAULT_OFFSET_COMMIT_INTERVAL_S
     fail_on_data_loss: bool = True
     fetch_retries: int | None = None
     """None: as many as fit into poll_timeout_s."""
@@ -332,9 +338,13 @@ class SourceOptions:
             ),
             min_offsets_per_trigger=given.take("minOffsetsPerTrigger", _count, None),
             max_bytes_per_trigger=given.take("maxBytesPerTrigger", _bytes, None),
+            max_bytes_per_second=given.take("maxBytesPerSecond", _bytes, None),
+            max_pulls_per_broker=given.take(
+                "maxPullsPerBroker", _count, DEFAULT_MAX_PULLS_PER_BROKER
+            ),
             max_trigger_delay_s=given.take("maxTriggerDelay", parse_duration_s, 900.0),
             min_partitions=given.take("minPartitions", _count, 1),
-            max_partitions=given.take("maxPartitions", _count, os.cpu_count() or 1),
+            max_partitions=given.take("maxPartitions", _count, None),
             max_records_per_partition=given.take("maxRecordsPerPartition", _count, None),
             preserve_order=given.flag(
                 "preserveOrder", not given.any("minPartitions", "maxRecordsPerPartition")
@@ -343,7 +353,9 @@ class SourceOptions:
                 "consumerGroup", lambda _, text: on_wire(validate_group(text)), None
             ),
             commit_offsets=given.flag("commitOffsets", True),
-            offset_commit_interval_s=given.take("offsetCommitInterval", parse_duration_s, 0.0),
+            offset_commit_interval_s=given.take(
+                "offsetCommitInterval", parse_duration_s, DEFAULT_OFFSET_COMMIT_INTERVAL_S
+            ),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
             fetch_retries=given.take("fetchOffset.numRetries", _number, None),
             fetch_retry_interval_s=given.take("fetchOffset.retryIntervalMs", _seconds_of_ms, None),
@@ -379,7 +391,7 @@ class SourceOptions:
                 "maxOffsetsPerTrigger, which is "
                 f"{self.max_offsets_per_trigger}"
             )
-        if self.min_partitions > self.max_partitions and given.any("maxPartitions"):
+        if self.max_partitions is not None and self.min_partitions > self.max_partitions:
             raise InvalidOption(
                 f"minPartitions is {self.min_partitions}, more than maxPartitions, which is "
                 f"{self.max_partitions}"

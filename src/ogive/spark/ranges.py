@@ -1,16 +1,21 @@
 """Offsets to read, and their Spark partitions. Pure."""
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from ogive.model import MessageQueue
 
-ROWS_PER_PARTITION: Final = 20_000
-"""Rows below which a task costs more (20 to 28 ms) than reading them: fewer partitions are
-planned.
+ROWS_PER_PARTITION: Final = 5_000
+"""Rows for which another task is planned while cores are free: a task costs 20 to 28 ms of a
+core, and its neighbours run meanwhile.
+"""
+
+ROWS_PER_EXTRA_PARTITION: Final = 100_000
+"""Rows for which another task is planned where the number of cores is unknown: tasks that wait for
+a core then cost a fifth more.
 """
 
 ANSWER_BYTES: Final = 2 * 1024 * 1024
@@ -44,6 +49,47 @@ class QueueRange:
         return range(self.start, self.end)
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The share of one task in the limits of a query: *pulls* in flight and *bytes_per_s* read, or
+    None for no limit.
+    """
+
+    pulls: int
+    bytes_per_s: float | None = None
+
+
+def share(
+    groups: Sequence[Sequence[QueueRange]],
+    at_once: int,
+    pulls_per_broker: int,
+    bytes_per_s: int | None,
+) -> list[Pace]:
+    """Divide the limits of a query by the tasks that share them, *at_once* of which run at the same
+    time. Each task has at least one pull.
+    """
+    readers = Counter(name for group in groups for name in {r.queue.broker_name for r in group})
+    at_once = min(at_once, len(groups))
+    return [
+        Pace(
+            max(
+                1,
+                pulls_per_broker
+                // max(min(at_once, readers[item.queue.broker_name]) for item in group),
+            ),
+            None if bytes_per_s is None else bytes_per_s / at_once,
+        )
+        for group in groups
+    ]
+
+
+def spread_partitions(total_rows: int, cores: int) -> int:
+    """Return how many tasks may read *total_rows* if the driver has *cores*, and the cluster
+    perhaps more.
+    """
+    return max(cores, total_rows // ROWS_PER_EXTRA_PARTITION)
+
+
 def pack(
     ranges: Iterable[QueueRange],
     max_partitions: int,
@@ -52,9 +98,10 @@ def pack(
     min_partitions: int = 1,
     max_rows: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Return groups of about equal size, each sorted by queue, without empty ranges.
+    """Return groups of about equal size, without empty ranges, in which each queue's are in order.
 
-    There are at most *max_partitions*, unless *max_rows* needs more.
+    There are at most *max_partitions*, unless *max_rows* needs more. Groups begin with different
+    brokers, in turns, so that tasks that start together do not meet at one.
 
     With *preserve_order* a range stays whole, so the rows of a queue are in order and in one
     partition. Otherwise long ranges are split: there are *min_partitions* groups if there are so
@@ -65,14 +112,26 @@ def pack(
     count = max(min(max_partitions, -(-total // ROWS_PER_PARTITION)), min(min_partitions, total))
     if not preserve_order:
         count = max(count, -(-total // (max_rows or total))) if total else 0
-        return _cut(wanted, total, count)
+        return _take_turns(_cut(wanted, total, count))
     groups: list[list[QueueRange]] = [[] for _ in range(min(count, len(wanted)))]
     sizes = [(0, number) for number in range(len(groups))]
-    for item in sorted(wanted, key=lambda item: (-len(item), item)):
+    for item in sorted(
+        wanted, key=lambda item: (-len(item), item.queue.queue_id, item.queue.broker_name, item)
+    ):
         size, number = heapq.heappop(sizes)
         groups[number].append(item)
         heapq.heappush(sizes, (size + len(item), number))
-    return [sorted(group) for group in groups]
+    return _take_turns([sorted(group) for group in groups])
+
+
+def _take_turns(groups: list[list[QueueRange]]) -> list[list[QueueRange]]:
+    """Rotate each group to the broker with which the fewest groups before it begin."""
+    begun: Counter[str] = Counter()
+    for number, group in enumerate(groups):
+        first = min(range(len(group)), key=lambda at: begun[group[at].queue.broker_name])
+        begun[group[first].queue.broker_name] += 1
+        groups[number] = group[first:] + group[:first]
+    return groups
 
 
 def _cut(ranges: Sequence[QueueRange], total: int, count: int) -> list[list[QueueRange]]:
@@ -131,27 +190,19 @@ def admit_bytes(
     end: Mapping[MessageQueue, int],
     record_bytes: Mapping[MessageQueue, float],
     max_bytes: int,
+    served: Mapping[MessageQueue, int] | None = None,
 ) -> dict[MessageQueue, int]:
-    """Return a position before *end* that is about *max_bytes* away, a share for each queue.
-    *record_bytes* is the approximate length of its messages.
+    """Return a position before *end* that is about *max_bytes* away, shared by the queues as in
+    `admit`. *record_bytes* is the mean length of a queue's messages.
 
-    A queue with a backlog gets at least one row.
+    At least one row is admitted, however long it is.
     """
-    behind = {
-        queue: position - start.get(queue, 0)
-        for queue, position in end.items()
-        if position > start.get(queue, 0)
-    }
+    behind = {queue: max(0, position - start.get(queue, 0)) for queue, position in end.items()}
     total = sum(rows * record_bytes.get(queue, 0.0) for queue, rows in behind.items())
     if total <= max_bytes:
         return dict(end)
-    return {
-        **end,
-        **{
-            queue: start.get(queue, 0) + max(1, int(rows * max_bytes / total))
-            for queue, rows in behind.items()
-        },
-    }
+    rows = int(sum(behind.values()) * max_bytes / total)
+    return admit(start, end, max(1, rows), served)
 
 
 class Chunks:

@@ -5,7 +5,8 @@ Behaviour
   load().
 - Spark's checkpoint is authoritative for a stream. A consumer group only gets a copy of it (see
   group_progress.py), and may provide the start.
-- Queues are packed into few partitions, because each Python task costs 20 to 28 ms.
+- Queues are packed into as many partitions as there are cores, and fewer for few rows, because each
+  Python task costs 20 to 28 ms. Each task has its share in the limits of the query.
 - Spark creates readers in several processes and pickles them: they hold options and schema;
   connections are in cluster.py.
 
@@ -22,6 +23,7 @@ Differs from Spark's Kafka source
 
 import logging
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -34,7 +36,7 @@ from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.spark.cluster import Cluster, Filter, cluster
+from ogive.spark.cluster import SAMPLE_ROWS, Cluster, Filter, cluster
 from ogive.spark.compat import (
     ReadAllAvailable,
     ReadLimit,
@@ -61,7 +63,15 @@ from ogive.spark.offsets import (
 from ogive.spark.options import SourceOptions
 from ogive.spark.patience import BrokerAway, Patience
 from ogive.spark.range_reader import SETTLE_S, data_loss, deleted, made_anew, removed, shrunk
-from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
+from ogive.spark.ranges import (
+    Pace,
+    QueueRange,
+    admit,
+    admit_bytes,
+    pack,
+    share,
+    spread_partitions,
+)
 from ogive.spark.remade import Ends, find_remade, times_at
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies.stats import TopicOffset
@@ -73,15 +83,28 @@ BATCH_BYTES: Final = 2 * 1024 * 1024
 and the JVM work best.
 """
 
-_LONGEST_IDLE_S: Final = 0.25
+_LONGEST_IDLE_S: Final = 1.0
+"""Time between two looks at one topic while nothing comes: one request to each of its brokers."""
+
+
+class TaskPartition(InputPartition):
+    """The ranges that one task reads, and its share in the limits of the query."""
+
+    def __init__(self, ranges: tuple[QueueRange, ...], pace: Pace) -> None:
+        super().__init__(ranges)
+        self.pace = pace
 
 
 class _Reading:
     """Base of batch and stream readers: planning on the driver, reading on executors."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: StructType, cores: int | None = None
+    ) -> None:
+        """*cores*: those of the cluster, if they are known."""
         self._options = options
         self._schema = schema
+        self._cores = cores
 
     @property
     def _cluster(self) -> Cluster:
@@ -124,16 +147,24 @@ class _Reading:
         return resolve(name, bound, spans, committed, found, beyond=beyond)
 
     def _plan(self, start: Positions, end: Positions) -> list[InputPartition]:
-        ranges = (QueueRange(queue, start[queue], end[queue]) for queue in end)
+        ranges = [QueueRange(queue, start[queue], max(start[queue], end[queue])) for queue in end]
         options = self._options
+        most = (
+            options.max_partitions
+            or self._cores
+            or spread_partitions(sum(map(len, ranges)), os.cpu_count() or 1)
+        )
         groups = pack(
             ranges,
-            options.max_partitions,
+            most,
             preserve_order=options.preserve_order,
             min_partitions=options.min_partitions,
             max_rows=options.max_records_per_partition,
         )
-        return [InputPartition(tuple(group)) for group in groups]
+        paces = share(groups, most, options.max_pulls_per_broker, options.max_bytes_per_second)
+        return [
+            TaskPartition(tuple(group), pace) for group, pace in zip(groups, paces, strict=True)
+        ]
 
     def _committed(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         group = self._options.consumer_group
@@ -163,13 +194,15 @@ class _Reading:
 
         warn_if_zipped()
         # for an empty plan Spark makes a partition of None, and Spark 4.0 gives None itself
-        ranges: tuple[QueueRange, ...] = () if partition is None else partition.value or ()
+        if not isinstance(partition, TaskPartition):
+            return
         options = self._options
         sql = None if options.sql_filter is None else compile_expression(options.sql_filter)
         decoder = RecordDecoder(arrow_schema(self._schema), options.tags, sql)
         wanted = Filter(options.subscription, "TAG" if sql is None else "SQL92")
         answers = self._cluster.read(
-            ranges,
+            partition.value,
+            pace=partition.pace,
             group=self._options.consumer_group or TOOLS_GROUP,
             wanted=wanted,
             fail_on_data_loss=self._options.fail_on_data_loss,
@@ -260,8 +293,10 @@ class StreamReader(_Reading, MirroredStream):
     Spark calls everything except read() in one process that lives as long as the query.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        _Reading.__init__(self, options, schema)
+    def __init__(
+        self, options: SourceOptions, schema: StructType, cores: int | None = None
+    ) -> None:
+        _Reading.__init__(self, options, schema, cores)
         owner = fingerprint(
             options.selection.identity,
             options.subscription if options.sql_filter is None else f"sql {options.subscription}",
@@ -283,6 +318,8 @@ class StreamReader(_Reading, MirroredStream):
         # the trigger that read each queue last, see admit()
         self._served: dict[MessageQueue, int] = {}
         self._behind: set[MessageQueue] = set()
+        # mean size of a message of each topic and broker in the last batches
+        self._record_bytes: dict[tuple[str, str], float] = {}
 
     # --- on the driver ----------------------------------------------------------------------------
 
@@ -324,13 +361,7 @@ class StreamReader(_Reading, MirroredStream):
             return start
         admitted = admit(known, end, max_rows, self._served)
         if max_rows is not None and self._options.max_bytes_per_trigger is not None:
-            behind = {queue: known[queue] for queue in admitted if admitted[queue] > known[queue]}
-            admitted = admit_bytes(
-                known,
-                admitted,
-                self._cluster.record_bytes(behind),
-                self._options.max_bytes_per_trigger,
-            )
+            admitted = self._limit_bytes(known, admitted, self._options.max_bytes_per_trigger)
         if admitted == begin:
             return start
         self._advanced_at = time.monotonic()
@@ -342,6 +373,41 @@ class StreamReader(_Reading, MirroredStream):
             admitted,
             self._owner,
             stored_ms=times_at(admitted, self._ends, begin, times, self._look_at),
+        )
+
+    def _limit_bytes(self, known: Positions, end: Positions, max_bytes: int) -> Positions:
+        """Return an end about *max_bytes* after *known*, by the mean size of the last batches.
+
+        Each broker of a topic is asked for a few messages of one queue: at the end of the batch,
+        where messages may have grown, and before the first batch also at its start.
+        """
+
+        def sample(at: Positions, queues: Iterable[MessageQueue]) -> dict[tuple[str, str], float]:
+            turn = sorted(queues, key=lambda queue: self._served.get(queue, 0), reverse=True)
+            chosen = {(queue.topic, queue.broker_name): queue for queue in turn}
+            found = self._cluster.record_bytes(
+                {queue: max(known[queue], at[queue]) for queue in chosen.values()}
+            )
+            return {(queue.topic, queue.broker_name): size for queue, size in found.items()}
+
+        def limited(end: Positions, sizes: Mapping[tuple[str, str], float]) -> Positions:
+            of_queues = {queue: sizes.get((queue.topic, queue.broker_name), 0.0) for queue in end}
+            return admit_bytes(known, end, of_queues, max_bytes, self._served)
+
+        behind = [queue for queue in end if end[queue] > known[queue]]
+        self._record_bytes |= sample(
+            known,
+            (q for q in behind if (q.topic, q.broker_name) not in self._record_bytes),
+        )
+        nearer = limited(end, self._record_bytes)
+        last = {queue: at - SAMPLE_ROWS for queue, at in nearer.items()}
+        sizes = sample(last, (queue for queue in behind if nearer[queue] > known[queue]))
+        before = self._record_bytes
+        self._record_bytes = before | {
+            place: (size + before.get(place, size)) / 2 for place, size in sizes.items()
+        }
+        return limited(
+            nearer, {place: max(size, sizes.get(place, 0.0)) for place, size in before.items()}
         )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -455,6 +521,7 @@ class StreamReader(_Reading, MirroredStream):
         begin = begin or {}
         self._looked_at = time.monotonic()
         self._ends = Ends.of(spans)
+        self._longest_idle_s = _LONGEST_IDLE_S * max(1, len({queue.topic for queue in spans}))
         self._wait_for_slaves(begin)
         shorter = [
             QueueRange(queue, self._ends.latest[queue], position)

@@ -4,6 +4,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -73,7 +74,9 @@ def session(
         "spark.ui.enabled": None if ui is None else str(ui).lower(),
     }
     own = {name: value for name, value in named.items() if value is not None} | own
-    return create(_defaults(own) | own)
+    spark = create(_defaults(own) | own)
+    _register(spark)
+    return spark
 
 
 def _defaults(own: Mapping[str, str]) -> dict[str, str]:
@@ -215,14 +218,49 @@ def register(spark: "SparkSession") -> None:
     Only needed where a session does not find installed packages by itself, and in a thread other
     than the one that made the session, before it starts a stream into a topic.
     """
-    from ogive.spark.compat import register_source
-    from pyspark_rocketmq import DefaultSource
-
-    register_source(spark, DefaultSource)
+    _register(spark)
     activate(spark)
     python = other_interpreter(spark)
     if python is not None:
         log.warning("%s", hint_at(python))
+
+
+def _register(spark: "SparkSession") -> None:
+    """Register a source that knows the session's cores, if they are known."""
+    from ogive.spark.compat import register_source
+    from pyspark_rocketmq import DefaultSource
+
+    cores = cores_of(spark)
+    # Spark sends a class that no module holds by value
+    source = (
+        DefaultSource if cores is None else type("RocketMQ", (DefaultSource,), {"cores": cores})
+    )
+    register_source(spark, source)
+
+
+def cores_of(spark: "SparkSession") -> int | None:
+    """Return how many tasks *spark* runs at once when all of its executors run, or None if its
+    settings do not say so, as those of a server of Spark Connect.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return None
+    settings = context.getConf()
+    per_task = int(settings.get("spark.task.cpus", "1"))
+    if context.master == "local" or context.master.startswith("local["):
+        return max(1, int(context.defaultParallelism))
+    local_cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", context.master)
+    if local_cluster:
+        return max(1, int(local_cluster[1]) * (int(local_cluster[2]) // per_task))
+    if settings.get("spark.dynamicAllocation.enabled", "false") == "true":
+        executors = settings.get("spark.dynamicAllocation.maxExecutors", None)
+    else:
+        executors = settings.get("spark.executor.instances", None)
+    each, most = (settings.get(f"spark.{name}", None) for name in ("executor.cores", "cores.max"))
+    known = [int(most) // per_task] if most else []
+    if executors and each:
+        known.append(int(executors) * (int(each) // per_task))
+    return max(1, min(known)) if known else None
 
 
 def read(

@@ -30,26 +30,30 @@ def schema(options: Mapping[str, str]) -> StructType:
     )
 
 
-def batch_reader(options: Mapping[str, str], columns: StructType) -> BatchReader:
+def batch_reader(
+    options: Mapping[str, str], columns: StructType, cores: int | None = None
+) -> BatchReader:
     check_source_schema(columns)
     warn_if_zipped()
-    return BatchReader(SourceOptions.parse(options), columns)
+    return BatchReader(SourceOptions.parse(options), columns, cores)
 
 
-def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamReader:
+def stream_reader(
+    options: Mapping[str, str], columns: StructType, cores: int | None = None
+) -> StreamReader:
     check_source_schema(columns)
     end_with_driver()
     warn_if_zipped()
-    return StreamReader(SourceOptions.parse(options), columns)
+    return StreamReader(SourceOptions.parse(options), columns, cores)
 
 
 def stream_reader_of_release(
-    options: Mapping[str, str], columns: StructType
+    options: Mapping[str, str], columns: StructType, cores: int | None = None
 ) -> "DataSourceStreamReader":
     """Return the reader in the form that the installed Spark calls: on 4.2 and later the
     `stream_reader` itself.
     """
-    reader = stream_reader(options, columns)
+    reader = stream_reader(options, columns, cores)
     # the default limit is a precaution, one that is given may be relied on
     limited = any(name.lower() == "maxoffsetspertrigger" for name in options)
     grouped = any(name.lower() == "consumergroup" for name in options)

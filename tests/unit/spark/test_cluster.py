@@ -1,5 +1,6 @@
 """Calls go to the broker that the route names, and again while it is away."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -20,14 +21,15 @@ from ogive.errors import (
     TopicNotExist,
 )
 from ogive.model import MessageQueue, PullStatus
-from ogive.spark.cluster import EVERYTHING, IN_FLIGHT_BYTES, Cluster, connect
+from ogive.spark.cluster import EVERYTHING, IN_FLIGHT_BYTES, Cluster, Throttle, connect
 from ogive.spark.cluster_options import Access
 from ogive.spark.dedup import TopicInDoubt, ends, stored_keys
 from ogive.spark.patience import DOUBTFUL, BrokerAway, Patience
-from ogive.spark.ranges import ANSWER_BYTES, QueueRange
+from ogive.spark.ranges import ANSWER_BYTES, Pace, QueueRange
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.headers.pull import PullMessageRequest
+from ogive.wire.message import StoredMessage, encode_stored
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 ACCESS = Access(name_servers=("127.0.0.1:9876",))
@@ -238,6 +240,66 @@ def test_what_is_asked_for_ahead_of_who_decodes_it_is_bounded_in_bytes(
         most = max(most, asked - decoded)
     assert decoded == asked == rows * record_bytes
     assert IN_FLIGHT_BYTES // 2 < most <= IN_FLIGHT_BYTES + 2 * ANSWER_BYTES
+
+
+def test_a_task_keeps_to_its_share_of_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three pulls in flight, and no more bytes ahead than a second may read."""
+    in_flight = most_in_flight = ahead = most_ahead = 0
+    naps: list[float] = []
+
+    async def pull(_: str, part: QueueRange, __: object, ___: object, answer_bytes: int) -> RawPull:
+        nonlocal in_flight, most_in_flight, ahead, most_ahead
+        in_flight += 1
+        most_in_flight = max(most_in_flight, in_flight)
+        await asyncio.sleep(0)
+        in_flight -= 1
+        count = min(len(part), answer_bytes // 1000)
+        ahead += 1000 * count
+        most_ahead = max(most_ahead, ahead)
+        return RawPull(PullStatus.FOUND, part.start + count, 0, 10**9, 0, record_of(1000) * count)
+
+    cluster = connect(ACCESS)
+    monkeypatch.setattr(cluster, "pull", pull)
+    monkeypatch.setattr("time.sleep", naps.append)
+    wanted = [QueueRange(QUEUE, 0, 3000)]
+    for _, body in cluster.read(wanted, pace=Pace(3)):
+        ahead -= len(body)
+    assert (most_in_flight, sum(naps)) == (3, 0)
+
+    most_ahead = 0
+    for _, body in cluster.read(wanted, pace=Pace(3, 500_000.0)):
+        ahead -= len(body)
+    assert 0 < most_ahead <= 1_000_000
+    assert len(naps) > 3
+
+
+def record_of(size: int) -> bytes:
+    return encode_stored(StoredMessage("Orders", bytes(size))).ljust(size, b"x")[:size]
+
+
+def test_a_throttle_keeps_the_mean_and_forgets_long_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    naps: list[float] = []
+
+    def sleep(wait_s: float) -> None:
+        nonlocal now
+        naps.append(wait_s)
+        now += wait_s
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("time.sleep", sleep)
+    throttle = Throttle(1000)
+    for _ in range(4):
+        throttle.wait_for(500)
+    assert now == 102.0
+    # after an hour of other work one second's bytes come at once
+    now += 3600
+    naps.clear()
+    for _ in range(4):
+        throttle.wait_for(500)
+    assert naps == [0.0, 0.0, 0.5, 0.5]
 
 
 async def test_a_topic_without_route_is_told_to_a_user_who_may_not_see_the_brokers(

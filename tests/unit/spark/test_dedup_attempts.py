@@ -3,7 +3,6 @@ where there may be an earlier attempt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any, cast
 
 import pytest
@@ -44,12 +43,9 @@ class OneTopic:
     def committed(self, _: str, __: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         return dict(self.of_group)
 
-    def start_commit(self, _: str, offsets: Mapping[MessageQueue, int]) -> "Future[None]":
+    def commit(self, _: str, offsets: Mapping[MessageQueue, int]) -> None:
         self.of_group |= offsets
         self.done.append("offsets")
-        stored: Future[None] = Future()
-        stored.set_result(None)
-        return stored
 
     def search(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         return {queue: 0 if time_ms == 0 else 1 for queue, time_ms in times.items()}

@@ -28,7 +28,7 @@ class ScriptedCluster:
         self.started: list[int] = []
         self.futures: list[Future[None]] = []
 
-    def start_commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Future[None]:
+    def start_copy(self, group: str, offsets: Mapping[MessageQueue, int]) -> Future[None]:
         assert group == "billing"
         self.started.append(offsets[QUEUE])
         self.futures.append(Future())
@@ -114,7 +114,7 @@ def test_sigterm_flushes_and_ends_the_process() -> None:
         from ogive.spark.group_progress import GroupProgress
 
         class Cluster:
-            def start_commit(self, group, offsets):
+            def start_copy(self, group, offsets):
                 # the signal may come while print() has not returned yet
                 os.write(1, b"stored %d\\n" % next(iter(offsets.values())))
                 done = Future()

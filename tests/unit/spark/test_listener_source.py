@@ -241,7 +241,7 @@ class FixedCluster:
     def committed(self, _: str, queues: Iterable[MessageQueue]) -> Positions:
         return {queue: self.of_group[queue] for queue in queues if queue in self.of_group}
 
-    def start_commit(self, _: str, positions: Positions) -> "Future[None]":
+    def start_copy(self, _: str, positions: Positions) -> "Future[None]":
         self.of_group.update(positions)
         stored: Future[None] = Future()
         stored.set_result(None)

@@ -50,6 +50,8 @@ def test_every_option_is_read() -> None:
         startingOffsetsByTimestampStrategy="error",
         minOffsetsPerTrigger="5",
         maxBytesPerTrigger="64m",
+        maxBytesPerSecond="10m",
+        maxPullsPerBroker="7",
         maxTriggerDelay="30 seconds",
         offsetCommitInterval="5s",
         queues="0, 3",
@@ -61,6 +63,7 @@ def test_every_option_is_read() -> None:
         options.max_bytes_per_trigger,
         options.max_trigger_delay_s,
     ) == (5, 64 << 20, 30.0)
+    assert (options.max_bytes_per_second, options.max_pulls_per_broker) == (10 << 20, 7)
     assert (
         options.starting_strategy,
         options.offset_commit_interval_s,

@@ -2,12 +2,24 @@
 queues whole and few tasks.
 """
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ogive.model import MessageQueue
-from ogive.spark.ranges import ROWS_PER_PARTITION, Chunks, QueueRange, admit, admit_bytes, pack
+from ogive.spark.ranges import (
+    ROWS_PER_PARTITION,
+    Chunks,
+    Pace,
+    QueueRange,
+    admit,
+    admit_bytes,
+    pack,
+    share,
+    spread_partitions,
+)
 
 QUEUES = [
     MessageQueue("Orders", broker, number)
@@ -90,10 +102,37 @@ def test_partitions_may_be_many_and_small(
 @given(st.dictionaries(queues, st.integers(0, 10**6), min_size=1), st.integers(1, 10**9))
 def test_bytes_are_shared_by_backlog(ahead: dict[MessageQueue, int], most: int) -> None:
     end = admit_bytes(dict.fromkeys(ahead, 0), ahead, dict.fromkeys(ahead, 100.0), most)
-    assert all(
-        (0 < end[queue] <= ahead[queue]) if ahead[queue] else end[queue] == 0 for queue in ahead
-    )
-    assert 100 * sum(end.values()) <= most + 100 * len(ahead)
+    assert all(0 <= end[queue] <= ahead[queue] for queue in ahead)
+    # one message is read, however long it is
+    assert 100 * sum(end.values()) <= max(most, 100)
+    assert any(end.values()) == any(ahead.values())
+
+
+@pytest.mark.parametrize("most", [40, 100, 160, 500])
+def test_tasks_that_start_together_meet_at_no_broker(most: int) -> None:
+    """By broker and queue, the first 16 tasks would all begin at the first of ten brokers."""
+    wanted = [
+        QueueRange(MessageQueue("Orders", f"broker-{name}", number), 0, ROWS_PER_PARTITION + number)
+        for name in "abcdefghij"
+        for number in range(16)
+    ]
+    groups = pack(wanted, most, preserve_order=True)
+    assert len(groups) == min(most, 160)
+    for wave in (groups[:10], groups):
+        first = Counter(group[0].queue.broker_name for group in wave)
+        assert max(first.values()) - min(first.values()) <= 1
+
+
+def test_tasks_share_the_limits_of_their_query() -> None:
+    groups = [[QueueRange(queue, 0, 10)] for queue in QUEUES]
+    assert share(groups, 8, 10, 800) == [Pace(2, 100.0)] * 8
+    # three run at a time, all of them perhaps at one broker
+    assert share(groups, 3, 10, 900) == [Pace(3, 300.0)] * 8
+    assert share(groups, 8, 1, None) == [Pace(1)] * 8
+
+
+def test_more_tasks_than_the_driver_has_cores_are_for_many_rows_only() -> None:
+    assert [spread_partitions(rows, 4) for rows in (10, 400_000, 2_000_000)] == [4, 4, 20]
 
 
 def test_nothing_to_read_is_no_partition() -> None:

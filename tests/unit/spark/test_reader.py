@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,8 +11,6 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from pyspark.sql.datasource import InputPartition
-
 from ogive.errors import DataLoss, InvalidOption
 from ogive.model import MessageQueue
 from ogive.spark import reader
@@ -20,8 +18,8 @@ from ogive.spark.compat import ReadMaxRows
 from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.patience import Patience
-from ogive.spark.ranges import QueueRange
-from ogive.spark.reader import BatchReader, StreamReader
+from ogive.spark.ranges import Pace, QueueRange
+from ogive.spark.reader import BatchReader, StreamReader, TaskPartition
 from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.message import StoredMessage, encode_stored
@@ -40,6 +38,10 @@ class FixedCluster:
         self.of_group = dict(committed or {})
         self.stored_at: dict[MessageQueue, list[int]] = {}
         self.answers: list[tuple[QueueRange, bytes]] = []
+        # size of a message by its offset
+        self.size: Callable[[int], float] = lambda _: 100.0
+        self.samples: list[MessageQueue] = []
+        self.looks = 0
 
     def stored_ms(self, _: Positions, __: str) -> dict[MessageQueue, int]:
         return {}
@@ -48,6 +50,7 @@ class FixedCluster:
         self, _: object, patience: Patience, __: Iterable[MessageQueue] = (), **___: bool
     ) -> Spans:
         self.patience = patience
+        self.looks += 1
         return {
             queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0)
             for queue, end in self.ends.items()
@@ -56,7 +59,7 @@ class FixedCluster:
     def committed(self, _: str, queues: Iterable[MessageQueue]) -> Positions:
         return {queue: self.of_group[queue] for queue in queues if queue in self.of_group}
 
-    def start_commit(self, _: str, positions: Positions) -> "Future[None]":
+    def start_copy(self, _: str, positions: Positions) -> "Future[None]":
         self.of_group.update(positions)
         stored: Future[None] = Future()
         stored.set_result(None)
@@ -72,7 +75,8 @@ class FixedCluster:
         return self.removed[queue]
 
     def record_bytes(self, positions: Positions) -> dict[MessageQueue, float]:
-        return dict.fromkeys(positions, 100.0)
+        self.samples += positions
+        return {queue: self.size(at) for queue, at in positions.items()}
 
     def read(self, *_: object, **__: object) -> Iterator[tuple[QueueRange, bytes]]:
         yield from self.answers
@@ -391,7 +395,7 @@ def test_a_hole_in_the_middle_of_an_answer_is_data_loss(
         (QueueRange(QUEUE, 10, 20), b"".join(record(at) for at in (10, 11, 14, 15, 16, 18))),
         (QueueRange(QUEUE, 20, 21), record(20)),
     ]
-    part = InputPartition((QueueRange(QUEUE, 10, 21),))
+    part = TaskPartition((QueueRange(QUEUE, 10, 21),), Pace(2))
     with pytest.raises(DataLoss, match="offsets 12 to 13 were deleted"):
         list(stream(monkeypatch, cluster).read(part))
     with caplog.at_level(logging.WARNING):
@@ -463,3 +467,68 @@ def test_a_slave_that_is_behind_has_lost_nothing(
     ]
     cluster.ends[QUEUE], cluster.without_master = 102, set()
     assert batches(source, at) == [QueueRange(QUEUE, 100, 102)]
+
+
+# --- bytes, cores and rest ------------------------------------------------------------------------
+
+
+def test_a_batch_keeps_to_its_bytes_when_messages_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 100 B to 10,000 B at once: no batch has more than twice the limit."""
+    cluster = FixedCluster({QUEUE: 40_000, OTHER: 40_000})
+    cluster.size = lambda at: 100.0 if at < 10_000 else 10_000.0
+    source = stream(monkeypatch, cluster, maxBytesPerTrigger="1000000")
+    at, batches, asked = source.initialOffset(), 0, []
+    while at != (end := source.latestOffset(at, ReadMaxRows(10**6))):
+        parts = list(zip(ends(at), ends(end), strict=True))
+        size = sum(sum(map(cluster.size, range(start, stop))) for start, stop in parts)
+        assert size <= 2_000_000
+        asked.append(len(cluster.samples))
+        cluster.samples.clear()
+        at, batches = end, batches + 1
+    assert ends(at) == [40_000, 40_000]
+    # near the limit on both sides of the change: 2 batches of small and 600 of large messages
+    assert batches < 700
+    # one pull for the broker, and before the first batch another one
+    assert asked[0] == 2
+    assert set(asked[1:]) <= {1}
+
+
+def test_an_idle_stream_looks_at_its_queues_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+
+    def sleep(wait_s: float) -> None:
+        nonlocal now
+        now += wait_s
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    cluster = FixedCluster({QUEUE: 30, MessageQueue("Refunds", "broker-a", 0): 30})
+    source = stream(monkeypatch, cluster, subscribe="Orders,Refunds")
+    at = source.latestOffset(source.initialOffset(), ReadMaxRows(100))
+    # the pauses grow
+    while now < 1010:
+        source.latestOffset(at, ReadMaxRows(100))
+    cluster.looks = 0
+    while now < 1110:
+        source.latestOffset(at, ReadMaxRows(100))
+    # each look asks the broker about two topics
+    assert 49 <= cluster.looks <= 51
+
+
+@pytest.mark.parametrize(
+    ("cores", "options", "tasks"),
+    [
+        (3, {}, 3),
+        (16, {}, 4),
+        (16, {"maxPartitions": "2"}, 2),
+    ],
+)
+def test_a_batch_has_as_many_tasks_as_the_cluster_has_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, options: dict[str, str], tasks: int
+) -> None:
+    queues = [MessageQueue("Orders", "broker-a", number) for number in range(8)]
+    monkeypatch.setattr(reader, "cluster", lambda _: FixedCluster(dict.fromkeys(queues, 2_500)))
+    asked = SourceOptions.parse({"subscribe": "Orders", **options})
+    assert len(BatchReader(asked, MESSAGE_COLUMNS, cores).partitions()) == tasks

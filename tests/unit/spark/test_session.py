@@ -12,7 +12,8 @@ import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +21,7 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
 from ogive.spark.java import check_java, find_java, java_version, without_incubator
-from ogive.spark.session import quiet
+from ogive.spark.session import cores_of, quiet
 
 LOGGING = "LOG4J_CONFIGURATION_FILE"
 
@@ -246,3 +247,44 @@ def run_loud(code: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     ).stderr
+
+
+class Context:
+    """What a session says about its cluster."""
+
+    def __init__(self, master: str, **settings: str) -> None:
+        self.master = master
+        self.defaultParallelism = 7
+        self._settings = {
+            f"spark.{name.replace('_', '.')}": text for name, text in settings.items()
+        }
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802  Spark's name
+        return self._settings
+
+
+@pytest.mark.parametrize(
+    ("context", "cores"),
+    [
+        (Context("local[7]"), 7),
+        (Context("local-cluster[3, 4, 1024]"), 12),
+        (Context("local-cluster[3,4,1024]", task_cpus="2"), 6),
+        (Context("yarn", executor_instances="10", executor_cores="4"), 40),
+        (Context("spark://host:7077", cores_max="30", executor_cores="4"), 30),
+        (Context("k8s://host", executor_instances="10"), None),
+        (
+            Context(
+                "yarn",
+                dynamicAllocation_enabled="true",
+                dynamicAllocation_maxExecutors="50",
+                executor_instances="2",
+                executor_cores="4",
+            ),
+            200,
+        ),
+        (Context("yarn", dynamicAllocation_enabled="true", executor_cores="4"), None),
+        (None, None),
+    ],
+)
+def test_the_cores_are_those_of_the_cluster(context: Context | None, cores: int | None) -> None:
+    assert cores_of(cast(Any, SimpleNamespace(_sc=context))) == cores

@@ -55,6 +55,7 @@ from ogive.client.rpc.groups import (
     unlock_queues,
     unregister,
     update_consumer_offset,
+    update_consumer_offsets,
     update_group,
 )
 from ogive.client.rpc.messages import (
@@ -159,6 +160,7 @@ __all__ = [
     "unregister",
     "update_acl",
     "update_consumer_offset",
+    "update_consumer_offsets",
     "update_group",
     "update_user",
     "view_message",

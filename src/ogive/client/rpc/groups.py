@@ -1,5 +1,6 @@
 """Requests about groups: settings, members, heartbeats, locks, offsets."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -347,6 +348,32 @@ async def update_consumer_offset(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
     return (await ask(pool, address, header, timeout_s)).remark != BEYOND_THE_END
+
+
+async def update_consumer_offsets(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    offsets: Mapping[MessageQueue, int],
+    *,
+    each_acknowledged: bool = True,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Commit the offsets of *group* in queues of one broker, all in one write.
+
+    Only the last request waits for an answer, unless each shall be acknowledged: a refusal of the
+    group is then noticed, one of another queue is not.
+    """
+    requests = [
+        UpdateConsumerOffsetRequest(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        for queue, offset in offsets.items()
+    ]
+    answered = requests if each_acknowledged else requests[-1:]
+    for header in requests[: len(requests) - len(answered)]:
+        await pool.send(address, request(header))
+    await asyncio.gather(*(ask(pool, address, header, timeout_s) for header in answered))
 
 
 async def max_offset(
