@@ -375,7 +375,9 @@ class StreamReader(_Reading, MirroredStream):
             stored_ms=times_at(admitted, self._ends, begin, times, self._look_at),
         )
 
-    def _limit_bytes(self, known: Positions, end: Positions, max_bytes: int) -> Positions:
+    def _limit_bytes(
+        self, known: Positions, end: Positions, max_bytes: int
+    ) -> dict[MessageQueue, int]:
         """Return an end about *max_bytes* after *known*, by the mean size of the last batches.
 
         Each broker of a topic is asked for a few messages of one queue: at the end of the batch,
@@ -390,7 +392,9 @@ class StreamReader(_Reading, MirroredStream):
             )
             return {(queue.topic, queue.broker_name): size for queue, size in found.items()}
 
-        def limited(end: Positions, sizes: Mapping[tuple[str, str], float]) -> Positions:
+        def limited(
+            end: Positions, sizes: Mapping[tuple[str, str], float]
+        ) -> dict[MessageQueue, int]:
             of_queues = {queue: sizes.get((queue.topic, queue.broker_name), 0.0) for queue in end}
             return admit_bytes(known, end, of_queues, max_bytes, self._served)
 

@@ -10,6 +10,7 @@ from ogive.spark.cluster import Cluster, connect
 from ogive.spark.cluster_options import Access
 from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.codes import RequestCode, ResponseCode
+from ogive.wire.command import RemotingCommand
 
 COPY = RequestCode.UPDATE_CONSUMER_OFFSET
 POSITIONS = {MessageQueue("Orders", "broker-a", number): 10 + number for number in range(8)}
@@ -47,10 +48,10 @@ async def test_a_group_that_a_broker_does_not_have_is_made_by_a_pull() -> None:
     async with FakeBroker({"Orders": 8}) as broker:
         known = False
 
-        def refuse(_: object) -> object:
+        def refuse(_: object) -> RemotingCommand | None:
             return None if known else error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
-        def pull(_: object) -> object:
+        def pull(_: object) -> None:
             nonlocal known
             known = True
 
