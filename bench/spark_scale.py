@@ -30,6 +30,7 @@ from unittest import mock
 import ogive
 from ogive.model import MessageQueue
 from ogive.spark.cluster import Cluster, cluster
+from ogive.spark.patience import Patience
 from ogive.spark.ranges import Pace, QueueRange
 from ogive.testing import Broker
 from ogive.transport.pool import ConnectionPool
@@ -112,7 +113,8 @@ def work(pipe: Connection) -> None:
     with mock.patch.object(Cluster, "pull", counted):
         ours = cluster((name_server,))
         began = time.monotonic()
-        for _, body in ours.read(ranges * REPEATS, pace=pace):
+        patience = Patience(settled=True)
+        for _, body in ours.read(ranges * REPEATS, pace=pace, patience=patience):
             size += len(body)
             if time.monotonic() > until:
                 break
@@ -223,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("brokers", 10, "each with 16 queues of the topic"),
         ("workers", 100, "processes, and cores of the cluster"),
         ("seconds", 15, "time for which the workers read"),
-        ("rows", 4000, "messages in each queue"),
+        ("rows", 500, "messages in each queue"),
         ("size", 256, "bytes of a body"),
     ):
         parser.add_argument(

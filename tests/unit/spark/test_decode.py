@@ -4,6 +4,9 @@ rows asked for.
 
 import contextlib
 import json
+import platform
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -424,3 +427,40 @@ def test_a_compressed_batch_is_inflated_and_one_that_cannot_be_taken_apart_is_an
     ):
         with pytest.raises(ProtocolError, match="the batch at Orders/3/5 cannot be read"):
             taken(broken, 0, 100)
+
+
+PAGES = """
+import resource
+
+import pyarrow as pa
+
+from ogive.model import MessageQueue
+from ogive.spark.compat import arrow_schema
+from ogive.spark.decode import RecordDecoder
+from ogive.spark.schema import MESSAGE_COLUMNS, only
+from ogive.wire.message import StoredMessage, encode_stored
+
+record = encode_stored(StoredMessage("Orders", bytes(1024), queue_offset=0))
+decoder = RecordDecoder(arrow_schema(only(MESSAGE_COLUMNS, "body", "queueOffset", "keys")))
+
+
+def faults(batches):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(batches):
+        for _ in decoder.batches(record * 1700, MessageQueue("Orders", "broker-a", 0)):
+            pass
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // batches
+
+
+faults(5)
+print(faults(20))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have no such option")
+def test_the_memory_of_a_batch_is_used_again() -> None:
+    """The bodies alone are 435 pages, and each new page costs as much as decoding four rows."""
+    done = subprocess.run(
+        [sys.executable, "-c", PAGES], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert int(done.stdout) < 200
