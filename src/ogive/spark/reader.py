@@ -146,7 +146,7 @@ class _Reading:
         committed = self._committed(spans) if bound == "group" else {}
         return resolve(name, bound, spans, committed, found, beyond=beyond)
 
-    def _plan(self, start: Positions, end: Positions) -> list[InputPartition]:
+    def _plan(self, start: Positions, end: Positions) -> list[TaskPartition]:
         ranges = [QueueRange(queue, start[queue], max(start[queue], end[queue])) for queue in end]
         options = self._options
         most = (
@@ -261,7 +261,7 @@ def joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueR
 class BatchReader(_Reading, DataSourceReader):
     """A topic as a table."""
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[TaskPartition]:
         options = self._options
         if options.min_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
             log.warning(
@@ -414,7 +414,7 @@ class StreamReader(_Reading, MirroredStream):
             nearer, {place: max(size, sizes.get(place, 0.0)) for place, size in before.items()}
         )
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TaskPartition]:
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         if finish.keys() - begin.keys():
             spans = self._spans(settled=True, read=finish)
