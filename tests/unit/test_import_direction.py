@@ -20,6 +20,7 @@ STEP = {
     "version": 0,
     "model": 1,
     "text": 1,
+    "http2": 2,
     "sql92": 2,
     "wire": 2,
     "store": 3,
@@ -46,6 +47,7 @@ FACE = {
 FORBIDDEN_IMPORTS = {
     "errors": {"asyncio", "logging", "socket"},
     "model": {"asyncio", "logging", "socket"},
+    "http2": {"asyncio", "logging", "socket", "time"},
     "sql92": {"asyncio", "logging", "socket", "time"},
     "wire": {"asyncio", "logging", "socket"},
     "store": {"asyncio", "socket"},
@@ -79,6 +81,7 @@ FACING_THE_NETWORK = {
     "access",
     "broker",
     "console",
+    "http2",
     "namesrv",
     "proxy",
     "sql92",
