@@ -188,6 +188,11 @@ class Http2Connection:
         """Number of open streams."""
         return len(self._streams)
 
+    @property
+    def has_begun(self) -> bool:
+        """Return True if the peer's first frame has arrived."""
+        return self._has_settings
+
     def take_output(self) -> bytes:
         """Return what is to be sent now."""
         out, self._out = b"".join(self._out), []

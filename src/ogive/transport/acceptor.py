@@ -72,20 +72,24 @@ class Acceptor:
     def __init__(
         self,
         protocol: Callable[[], asyncio.Protocol],
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
         *,
         plain_too: bool,
         greeting_s: float,
         admit: Callable[[str, int, int], bool],
+        no_tls_reason: str = "there is no certificate",
     ) -> None:
         """*admit*: returns True if one more connection of a host is allowed, given the number of
         its connections that wait here, and of all.
+
+        Without *context* connections that speak TLS are closed, and the log says *no_tls_reason*.
         """
         self.context = context
         self._protocol = protocol
         self._plain_too = plain_too
         self._greeting_s = greeting_s
         self._admit = admit
+        self._no_tls_reason = no_tls_reason
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._greeting: set[asyncio.Task[None]] = set()
@@ -156,16 +160,18 @@ class Acceptor:
         context: ssl.SSLContext | None = None
         try:
             async with asyncio.timeout(self._greeting_s):
-                await self._readable(connection)
-                first = connection.recv(1, socket.MSG_PEEK)
+                protocol, first = await self._begin(connection)
                 if not first:
                     connection.close()
                     return
-                context = self.context if first[0] == HANDSHAKE else None
-                if context is None and not self._plain_too:
+                if first[0] == HANDSHAKE:
+                    context = self.context
+                    if context is None:
+                        raise ConnectionAbortedError(f"it speaks TLS: {self._no_tls_reason}")
+                elif not self._plain_too:
                     raise ConnectionAbortedError("it does not speak TLS")
                 await self._loop.connect_accepted_socket(
-                    self._protocol,
+                    protocol,
                     connection,
                     ssl=context,
                     ssl_handshake_timeout=self._greeting_s if context else None,
@@ -180,6 +186,15 @@ class Acceptor:
                 self.failed,
             )
             connection.close()
+
+    async def _begin(
+        self, connection: socket.socket
+    ) -> tuple[Callable[[], asyncio.Protocol], bytes]:
+        """Return the protocol for a connection, and its first byte, which stays unread; no byte if
+        it has ended. Raises OSError.
+        """
+        await self._readable(connection)
+        return self._protocol, connection.recv(1, socket.MSG_PEEK)
 
     def _why(self, exc: OSError) -> str:
         if isinstance(exc, TimeoutError):

@@ -123,6 +123,11 @@ def _stranger(start: bytes) -> str | None:
 
     The usual cause is the address or port of another service.
     """
+    if start == b"PRI ":
+        return (
+            "it speaks gRPC: clients of RocketMQ 5 need the broker's gRPC port, "
+            "--grpc-port of `ogive up`, 8081 by default"
+        )
     if start in _HTTP:
         return "it speaks HTTP, not RocketMQ's protocol: is that the right port?"
     if start[0] in _TLS_KINDS and start[1] == _TLS_MAJOR:
