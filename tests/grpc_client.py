@@ -139,7 +139,7 @@ class GrpcClient(asyncio.Protocol):
         self, path: str, *, ended: bool = False, metadata: Iterable[tuple[str, str]] = ()
     ) -> int:
         """Send the headers of a call, and return its stream."""
-        stream_id = self.h2.get_next_available_stream_id()
+        stream_id: int = self.h2.get_next_available_stream_id()
         headers = [
             (":method", "POST"),
             (":scheme", "http"),

@@ -66,7 +66,7 @@ class Pair:
         return events
 
     def open(self, *, ended: bool = True) -> int:
-        stream_id = self.client.get_next_available_stream_id()
+        stream_id: int = self.client.get_next_available_stream_id()
         self.client.send_headers(stream_id, REQUEST, end_stream=ended)
         return stream_id
 
