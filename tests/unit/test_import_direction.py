@@ -57,6 +57,8 @@ FORBIDDEN_IMPORTS = {
 PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
 # packages outside the standard library, and the parts that may import them
 EXTRAS = {
+    # protobuf
+    "google": {"proxy"},
     "isal": {"wire"},
     "orjson": {"wire"},
     "jinja2": {"console"},

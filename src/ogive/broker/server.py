@@ -280,6 +280,22 @@ class Broker:
             # the offsets are those that Apache's broker has
             ctx.offsets.lowest_leased = dict
 
+    # --- clients without a socket ----------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> None:
+        """Serve *connection*, whose requests come through handle(), until it closes.
+
+        Its remote_address must be ``host:port``. Raises IllegalStateError if this broker is not
+        running.
+        """
+        ctx = self.context
+        ctx.born_hosts[connection] = _host_bytes(connection.remote_address)
+        connection.on_close.append(partial(_connection_closed, ctx))
+
+    def handle(self, connection: Connection, command: RemotingCommand) -> None:
+        """Handle a request of an admitted connection. Raises IllegalStateError as admit() does."""
+        dispatch(self.context, connection, command)
+
     # --- events -----------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
@@ -294,12 +310,10 @@ class Broker:
         return on_frames(self._ctx, connection, frames, at)
 
     def _opened(self, connection: ServerConnection) -> None:
-        ctx = self._ctx
-        if ctx is None:
+        if self._ctx is None:
             connection.abort("")
-            return
-        ctx.born_hosts[connection] = _host_bytes(connection.remote_address)
-        connection.on_close.append(partial(_connection_closed, ctx))
+        else:
+            self.admit(connection)
 
     def _members_changed(self, group: str) -> None:
         """Notify each member once, however many members join and leave in one iteration of the

@@ -50,6 +50,18 @@ def version_name(version: int) -> str:
     return f"{4 if minors < 10 else 5}.{minor}.{step // 2}{'' if step % 2 else '-SNAPSHOT'}"
 
 
+def version_number(release: str) -> int:
+    """Return the number of a release, ``5.3.3``; VERSION for one that has none."""
+    parts = release.split(".")
+    if len(parts) != 3 or not all(part.isdecimal() and len(part) < 3 for part in parts):
+        return VERSION
+    major, minor, patch = map(int, parts)
+    if major not in (4, 5) or minor > 9 or patch > 9:
+        return VERSION
+    minors = minor if major == 4 else minor + 10
+    return _FIRST_NAMED_VERSION + minors * 20 + 2 * patch
+
+
 class RequestCode(enum.IntEnum):
     """Source: RequestCode.java, 5.5."""
 

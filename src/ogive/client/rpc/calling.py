@@ -4,7 +4,7 @@ From 5.4 on brokers send large tables in pages.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ogive.errors import ProtocolError, ResponseCode, broker_error
 from ogive.transport.pool import ConnectionPool
@@ -15,6 +15,15 @@ from ogive.wire.headers.codec import Header, encode_header
 
 # mqClientApiTimeout
 REQUEST_TIMEOUT_S: Final = 3.0
+
+
+class Caller(Protocol):
+    """The way to a peer: a ConnectionPool, or a link of the proxy."""
+
+    async def call(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        """Send a request to *address*, and return its answer, whatever its code."""
 
 
 def request(header: Header, body: bytes = b"") -> RemotingCommand:
@@ -30,7 +39,7 @@ def check(reply: RemotingCommand, address: str) -> RemotingCommand:
 
 
 async def ask(
-    pool: ConnectionPool, address: str, header: Header, timeout_s: float, body: bytes = b""
+    pool: Caller, address: str, header: Header, timeout_s: float, body: bytes = b""
 ) -> RemotingCommand:
     """Send a request. Return the answer, which says SUCCESS."""
     return check(await pool.call(address, request(header, body), timeout_s), address)

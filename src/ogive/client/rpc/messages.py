@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, ask, request
+from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, Caller, ask, request
 from ogive.errors import OgiveError, ProtocolError, QueryNotFound, ResponseCode, broker_error
 from ogive.model import (
     TOOLS_GROUP,
@@ -261,7 +261,7 @@ SEND_BACK_TIMEOUT_S: Final = 5.0
 
 
 async def send_message(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     header: SendMessageRequestV2,
     body: bytes,
@@ -289,7 +289,7 @@ async def send_message(
 
 
 async def recall_message(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     header: RecallMessageRequest,
     *,
@@ -342,7 +342,7 @@ async def send_back(
 
 
 async def end_transaction(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     header: EndTransactionRequest,
     *,

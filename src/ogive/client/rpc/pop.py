@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, check, request
+from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, Caller, check, request
 from ogive.errors import BrokerBusy, NotSupported, ProtocolError, ResponseCode
 from ogive.model import MessageExt, MessageQueue, PropertyName
-from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.clients import AssignmentQuery, RequestMode, assignments_loads
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.admin import QueryAssignmentRequest, SetMessageRequestModeRequest
@@ -58,7 +57,7 @@ _NOTHING: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 
 
 async def _ask(
-    pool: ConnectionPool, address: str, header: Header, timeout_s: float, body: bytes = b""
+    pool: Caller, address: str, header: Header, timeout_s: float, body: bytes = b""
 ) -> RemotingCommand:
     """Send a request. Raises NotSupported, with the cause, from a broker that does not pop."""
     reply = await pool.call(address, request(header, body), timeout_s)
@@ -74,7 +73,7 @@ async def _ask(
 
 
 async def pop_message(
-    pool: ConnectionPool, address: str, header: PopMessageRequest, *, broker_name: str
+    pool: Caller, address: str, header: PopMessageRequest, *, broker_name: str
 ) -> PopAnswer:
     """Pop: take messages that nobody else gets until their lease ends.
 
@@ -185,7 +184,7 @@ def _order_counts(text: str) -> dict[tuple[int, int], int]:
     return counts
 
 
-async def await_message(pool: ConnectionPool, address: str, header: NotificationRequest) -> bool:
+async def await_message(pool: Caller, address: str, header: NotificationRequest) -> bool:
     """Wait until there is something to pop. Return False if the time is over.
 
     Raises BrokerBusy if too many requests wait at the broker.
@@ -202,7 +201,7 @@ Ack = tuple[str, PopHandle]
 
 
 async def ack_message(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     group: str,
     ack: Ack,
@@ -228,7 +227,7 @@ def fits_batch(handle: PopHandle) -> bool:
 
 
 async def ack_messages(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     broker_name: str,
     group: str,
@@ -263,7 +262,7 @@ async def ack_messages(
 
 
 async def change_invisible_time(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     group: str,
     ack: Ack,
@@ -299,7 +298,7 @@ async def change_invisible_time(
 
 
 async def query_assignment(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     question: AssignmentQuery,
     *,
@@ -315,7 +314,7 @@ async def query_assignment(
 
 
 async def set_request_mode(
-    pool: ConnectionPool,
+    pool: Caller,
     address: str,
     mode: RequestMode,
     *,

@@ -7,7 +7,7 @@ import enum
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from ogive.model import MessageQueue
 from ogive.wire.bodies.clients import SubscriptionData
@@ -83,7 +83,7 @@ class ConsumerRunningInfo:
         queues = queue_map_dumps(
             (queue, json.dumps(info.to_json())) for queue, info in sorted(self.queues.items())
         )
-        rest = {
+        rest: dict[str, Any] = {
             "properties": dict(self.properties),
             "subscriptionSet": [subscription.to_json() for subscription in self.subscriptions],
             "statusTable": {
@@ -91,6 +91,8 @@ class ConsumerRunningInfo:
             },
             "userConsumerInfo": {},
         }
+        if self.stacks is not None:
+            rest["jstack"] = self.stacks
         return f'{{"mqTable":{queues},"mqPopTable":{{}},{dumps(rest).decode()[1:]}'.encode()
 
     @classmethod
