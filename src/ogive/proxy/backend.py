@@ -42,8 +42,9 @@ class ClientIdentity:
 class Link(Protocol):
     """One client's link to the brokers.
 
-    Heartbeats register the client there until the link closes. *address* is a broker's name. Each
-    call raises TransportError or AccessRefused if the request is not carried out.
+    Heartbeats register the client there until the link closes. *address* is a broker's name; an
+    empty one means every broker that the client uses. Raises OgiveError if a request is not
+    carried out.
     """
 
     @property

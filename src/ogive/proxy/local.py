@@ -143,7 +143,11 @@ class LocalLink:
     async def release(
         self, address: str, group: str, acks: Iterable[Ack], invisible_ms: int
     ) -> None:
-        waiter = _Waiter(self, LocalConnection(self, self._broker))
+        try:
+            waiter = _Waiter(self, LocalConnection(self, self._broker))
+        except OgiveError:
+            # the broker has stopped: the leases end by themselves
+            return
         for ack in acks:
             # the lease of one that fails ends by itself
             with suppress(OgiveError):

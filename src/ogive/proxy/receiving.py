@@ -67,7 +67,6 @@ class Receiving:
             )
         except OgiveError as exc:
             found, status = [], status_of(exc)
-        group = request.group
         left = found[::-1]
         try:
             yield pb.ReceiveMessageResponse(status=status)
@@ -77,16 +76,20 @@ class Receiving:
             yield pb.ReceiveMessageResponse(delivery_timestamp=now_timestamp())
         finally:
             if left:
-                self._take_back(session, group_of(group), [(key, ack) for _, key, ack in left])
+                keys, acks = [key for _, key, _ in left], [ack for _, _, ack in left]
+                self._take_back(session, group_of(request.group), keys, acks)
 
-    def _take_back(self, session: Session, group: str, taken: Sequence[tuple[Key, Ack]]) -> None:
+    def _take_back(
+        self, session: Session, group: str, keys: Sequence[Key], acks: Sequence[Ack]
+    ) -> None:
         """Make messages visible again that the client did not take."""
-        by_broker: dict[str, list[Ack]] = {}
-        for key, ack in taken:
+        for key in keys:
             session.renewals.forget(key)
+        by_broker: dict[str, list[Ack]] = {}
+        for ack in acks:
             by_broker.setdefault(ack[1].broker, []).append(ack)
-        for broker, acks in by_broker.items():
-            session.spawn(session.link.release(broker, group, acks, 0))
+        for broker, some in by_broker.items():
+            session.spawn(session.link.release(broker, group, some, 0))
 
     async def _pop(
         self, session: Session, request: pb.ReceiveMessageRequest, call: CallContext
@@ -130,15 +133,21 @@ class Receiving:
             raise Illegal(pb.TOO_MANY_REQUESTS, "too many requests wait for messages")
         tags = None if expression_type == SQL92 or expression == "*" else _tags(expression)
         found = []
-        for message, handle in answer.messages:
-            ack = (topic, handle)
-            if tags is not None and message.tag not in tags:
-                # another tag with the same hash
-                await self._drop(session, name, ack)
-            elif message.reconsume_times >= max_attempts(group):
-                await self._give_up(session, name, ack, message.commitlog_offset)
-            else:
-                found.append(self._delivery(session, (name, group), ack, message, request))
+        try:
+            for message, handle in answer.messages:
+                ack = (topic, handle)
+                if tags is not None and message.tag not in tags:
+                    # another tag with the same hash
+                    await self._drop(session, name, ack)
+                elif message.reconsume_times >= max_attempts(group):
+                    await self._give_up(session, name, ack, message.commitlog_offset)
+                else:
+                    found.append(self._delivery(session, (name, group), ack, message, request))
+        except asyncio.CancelledError:
+            keys = [key for _, key, _ in found]
+            acks = [(topic, handle) for _, handle in answer.messages]
+            self._take_back(session, name, keys, acks)
+            raise
         return found
 
     def _delivery(

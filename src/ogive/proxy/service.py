@@ -39,7 +39,7 @@ from ogive.wire.headers.send import SendMessageRequestV2
 log = logging.getLogger(__name__)
 
 PATH: Final = "/apache.rocketmq.v2.MessagingService/"
-MAX_TOPICS: Final = 1024
+MAX_TOPICS: Final = 256
 _MIXED: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 _BAD_REQUESTS: Final = range(40_000, 50_000)
 Resp = TypeVar("Resp", bound=WireMessage)

@@ -139,16 +139,19 @@ class Session:
         """Register as a producer of *topics*, or as a member of a group, and say that the client
         lives. Raises OgiveError.
         """
-        self._producing.update(topics)
+        producing = self._producing.union(topics)
+        consuming = self._consuming
         if consumer is not None:
-            self._consuming[consumer.group] = consumer
+            consuming = {**consuming, consumer.group: consumer}
         data = HeartbeatData(
             client_id=self.client.client_id,
-            producers=tuple(sorted(self._producing)),
-            consumers=tuple(self._consuming.values()),
+            producers=tuple(sorted(producing)),
+            consumers=tuple(consuming.values()),
         )
         if data.producers or data.consumers:
             await ask(self.link, "", HeartbeatRequest(), 3.0, data.encode())
+        # a refused registration is not tried again with each heartbeat
+        self._producing, self._consuming = producing, consuming
 
     def has_group(self, group: str) -> bool:
         return group in self._consuming
