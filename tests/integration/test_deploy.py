@@ -22,7 +22,7 @@ KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes.yaml"
 def up(data: Path, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     ports = ("--name-server-port", "0", "--broker-port", "0", "--data", str(data))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ogive", "up", *ports, *options],
+        [sys.executable, "-m", "ogive", "up", "--no-grpc", *ports, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -98,7 +98,7 @@ def test_a_group_with_a_broker_that_was_killed_is_not_ok() -> None:
 @contextlib.contextmanager
 def up(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, its line when it is ready, and where its pages are."""
-    command = [sys.executable, "-m", "ogive", "up", "--metrics-port", "0", *words]
+    command = [sys.executable, "-m", "ogive", "up", "--no-grpc", "--metrics-port", "0", *words]
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -34,6 +34,7 @@ def test_a_broker_from_a_file_can_be_watched_and_stops_cleanly(tmp_path: Path) -
         "-m",
         "ogive",
         "up",
+        "--no-grpc",
         "--config",
         str(tmp_path / "ogive.toml"),
         "-v",
@@ -74,7 +75,8 @@ def test_a_broker_from_a_file_can_be_watched_and_stops_cleanly(tmp_path: Path) -
 
 def test_who_administers_a_broker_is_in_its_log_without_being_asked_for(tmp_path: Path) -> None:
     ports = ("--name-server-port", "0", "--broker-port", "0", "--log-format", "json")
-    command = [sys.executable, "-m", "ogive", "up", "--data", str(tmp_path / "store"), *ports]
+    command = [sys.executable, "-m", "ogive", "up", "--no-grpc", "--data"]
+    command += [str(tmp_path / "store"), *ports]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -110,7 +112,7 @@ def test_a_log_of_json_holds_what_a_file_of_apaches_says_too_much(tmp_path: Path
         "0",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "ogive", "up", *words],
+        [sys.executable, "-m", "ogive", "up", "--no-grpc", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -498,7 +498,7 @@ _UP = """
 import sys
 from ogive.cli.main import main
 
-ports = ["--name-server-port", "0", "--broker-port", "0"]
+ports = ["--name-server-port", "0", "--broker-port", "0", "--no-grpc"]
 sys.exit(main(["up", "--data", sys.argv[1], *ports, *sys.argv[2:]]))
 """
 

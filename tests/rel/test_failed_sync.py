@@ -40,7 +40,8 @@ def fdatasync(self, fd):
     return real(self, fd)
 
 OsFs.fdatasync = fdatasync
-sys.exit(main(["up", "--data", sys.argv[2], "--name-server-port", "0", "--broker-port", "0"]))
+ports = ["--name-server-port", "0", "--broker-port", "0", "--no-grpc"]
+sys.exit(main(["up", "--data", sys.argv[2], *ports]))
 """
 
 

@@ -74,7 +74,8 @@ class Scene:
     def broker(self) -> Iterator[None]:
         credentials = self._credentials("root", "secret")
         options = ["--data", str(self.folder / "data"), "--acl", "--credentials", credentials]
-        options += ["--name-server-port", "0", "--broker-port", "0", "--flush", "async"]
+        options += ["--name-server-port", "0", "--broker-port", "0", "--no-grpc"]
+        options += ["--flush", "async"]
         options += ["--metrics-port", str(self.metrics_port), "--log-format", "json"]
         options += ["--delay-levels", "1s 1s 1s", "--segment-size", str(256 * 1024)]
         with (self.folder / "log").open("wb") as log:

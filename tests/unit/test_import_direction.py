@@ -59,6 +59,8 @@ PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "
 EXTRAS = {
     # protobuf
     "google": {"proxy"},
+    # a certificate for the gRPC port
+    "cryptography": {"cli"},
     "isal": {"wire"},
     "orjson": {"wire"},
     "jinja2": {"console"},

@@ -100,6 +100,20 @@ UP: Final = Command(
                 help="0 takes a free port (default: 10911)",
             ),
             option(
+                "--grpc-port",
+                type=int,
+                metavar="PORT",
+                help="for the official SDKs of RocketMQ 5, with and without TLS; 0 takes a free "
+                "port (default: 8081, and none if that is in use)",
+            ),
+            option(
+                "--grpc-advertised",
+                metavar="HOST:PORT",
+                help="where these SDKs reach it, if routes should not name the address that each "
+                "was given: in a container, behind a load balancer",
+            ),
+            option("--no-grpc", action="store_true", help="serve no gRPC port"),
+            option(
                 "--broker-name",
                 metavar="NAME",
                 default="broker-a",

@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ogive.access.user_table import AccessTable
 from ogive.broker.config import BrokerConfig
 from ogive.broker.server import Broker
-from ogive.cli import up_checks, up_name_servers
+from ogive.cli import up_checks, up_grpc, up_name_servers
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
 from ogive.cli.logs import last_line, set_up_logging
 from ogive.cli.service_manager import ServiceManager
@@ -140,6 +141,7 @@ async def serve(options: argparse.Namespace) -> int:
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
     broker: Broker | None = None
     console: Console | None = None
+    grpc = up_grpc.GrpcPort(options, tls)
     async with AsyncExitStack() as running:
         # until everything else has stopped
         running.callback(asyncio.create_task(manager.watch(), name="watchdog").cancel)
@@ -150,18 +152,19 @@ async def serve(options: argparse.Namespace) -> int:
         )
         if not options.no_broker:
             broker = _broker(options, own, others, access, tls)
-        pages = await _serve_pages(options, broker, draining, running)
+        pages = await _serve_pages(options, broker, grpc, draining, running)
         if broker is not None:
             await broker.start()
             running.push_async_callback(broker.stop)
+            await grpc.start(broker, running)
         if tls is not None:
-            _at_hang_up(lambda: _reload(options, own, broker, console))
+            _at_hang_up(lambda: _reload(options, own, broker, grpc, console))
         if access is not None:
             await make_first_user(options, access)
         if console_config is not None and own is not None:
             console = _start_console(console_config, own)
             running.push_async_callback(asyncio.to_thread, console.stop)
-        _say_ready(own, others, broker)
+        _say_ready(own, others, broker, grpc)
         if pages is not None:
             page = "health" if broker is None else "metrics"
             print(f"{page} http://{pages.address}/{page}", flush=True)
@@ -251,12 +254,16 @@ def _broker(
     )
 
 
-def _say_ready(own: NameServer | None, others: OtherNameServers, broker: Broker | None) -> None:
-    """Print the addresses. Clients need that of the name server."""
+def _say_ready(
+    own: NameServer | None,
+    others: OtherNameServers,
+    broker: Broker | None,
+    grpc: up_grpc.GrpcPort,
+) -> None:
+    """Print the addresses. Clients need that of the name server, those of RocketMQ 5 the last."""
     at = ";".join(others.addresses) if own is None else own.address
-    print(
-        f"ready name-server={at}{'' if broker is None else f' broker={broker.address}'}", flush=True
-    )
+    of_broker = "" if broker is None else f" broker={broker.address}{grpc.says}"
+    print(f"ready name-server={at}{of_broker}", flush=True)
 
 
 def _say_where(options: argparse.Namespace) -> None:
@@ -273,6 +280,7 @@ def _say_where(options: argparse.Namespace) -> None:
 async def _serve_pages(
     options: argparse.Namespace,
     broker: Broker | None,
+    grpc: up_grpc.GrpcPort,
     draining: asyncio.Event,
     running: AsyncExitStack,
 ) -> PageServer | None:
@@ -286,11 +294,16 @@ async def _serve_pages(
 
     pages: dict[str, Make] = {"/health": lambda: Page(200, "ok\n"), "/ready": ready}
     if broker is not None:
-        pages |= {"/metrics": broker.metrics_page, "/health": broker.health_page}
+        pages |= {"/metrics": partial(_metrics, broker, grpc), "/health": broker.health_page}
     server = PageServer(pages, host=options.metrics_host, port=options.metrics_port)
     await server.start()
     running.push_async_callback(server.stop)
     return server
+
+
+async def _metrics(broker: Broker, grpc: up_grpc.GrpcPort) -> Page:
+    page = await broker.metrics_page()
+    return replace(page, text=page.text + grpc.metrics()) if page.status == 200 else page
 
 
 def _console_config(
@@ -424,6 +437,7 @@ async def _reload(
     options: argparse.Namespace,
     name_server: NameServer | None,
     broker: Broker | None,
+    grpc: up_grpc.GrpcPort,
     console: "Console | None",
 ) -> None:
     try:
@@ -432,6 +446,7 @@ async def _reload(
             await name_server.reload_certificates()
         if broker is not None:
             await broker.reload_certificates()
+        await grpc.reload()
         if console is not None:
             await asyncio.to_thread(console.reload_certificates)
     except InvalidOption as exc:

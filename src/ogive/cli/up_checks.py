@@ -15,6 +15,7 @@ from typing import Final
 
 from ogive.broker.config import check_advertised, check_name, check_region, ip_of, is_host_name
 from ogive.broker.state.topic_table import MAX_MADE_QUEUES
+from ogive.cli import up_grpc
 from ogive.cli.connect import is_there
 from ogive.cli.options import check_port
 from ogive.cli.parser import build_parser
@@ -65,6 +66,9 @@ _OF_A_BROKER: Final = (
     "max_timer_messages",
     "max_open_transactions",
     "max_unanswered_checks",
+    "grpc_port",
+    "grpc_advertised",
+    "no_grpc",
 )
 
 
@@ -89,6 +93,7 @@ def check(options: argparse.Namespace) -> None:
             options.metrics_host, options.insecure_metrics or options.insecure_listen
         )
     check_effect(options)
+    up_grpc.check(options)
     check_names(options)
     check_place(options)
 
@@ -172,7 +177,7 @@ def _check_open_host(options: argparse.Namespace) -> None:
 
 def _check_ports(options: argparse.Namespace) -> None:
     """Raise InvalidOption for a port out of range, or one that two options name."""
-    for name in ("name-server", "broker", "metrics", "console"):
+    for name in ("name-server", "broker", "metrics", "console", "grpc"):
         check_port(f"--{name}-port", getattr(options, f"{name.replace('-', '_')}_port"))
     for (one, place), (other, same) in itertools.combinations(places(options).items(), 2):
         if place[1] and place == same:
@@ -194,6 +199,7 @@ def places(options: argparse.Namespace) -> dict[str, tuple[str, int | None]]:
         "--broker-port": (options.host, None if options.no_broker else options.broker_port),
         "--metrics-port": (options.metrics_host, options.metrics_port),
         "--console-port": (options.console_host, options.console_port),
+        "--grpc-port": (options.host, options.grpc_port),
     }
 
 
@@ -359,6 +365,7 @@ def check_ports_are_free(options: argparse.Namespace) -> None:
     for host, port in (
         (options.host, options.broker_port),
         (options.console_host, options.console_port),
+        (options.host, options.grpc_port),
     ):
         if not port:
             continue

@@ -43,7 +43,7 @@ class CallError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a handler knows about its caller."""
+    """The metadata, client and deadline of a call."""
 
     metadata: Mapping[str, str]
     """The request's headers, with keys in lower case."""

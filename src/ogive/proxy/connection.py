@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _ENCODINGS: Final = ("identity", "gzip")
 
 
-class Server(Protocol):
+class ConnectionOwner(Protocol):
     """The endpoint, as a connection sees it."""
 
     in_progress: int
@@ -60,7 +60,7 @@ class Server(Protocol):
         """Count *more* bytes of responses that wait, or of requests that are not handled yet."""
 
 
-class Call:
+class GrpcCall:
     """A call from its headers to its status."""
 
     __slots__ = (
@@ -245,7 +245,7 @@ class Call:
 class GrpcConnection(asyncio.Protocol):
     """HTTP/2 on one socket. What is sent in one iteration of the loop is one write."""
 
-    def __init__(self, server: Server, proxied: tuple[str, int] | None = None) -> None:
+    def __init__(self, server: ConnectionOwner, proxied: tuple[str, int] | None = None) -> None:
         """*proxied*: the client's address if a load balancer named it."""
         self._server = server
         self._loop = asyncio.get_running_loop()
@@ -264,7 +264,7 @@ class GrpcConnection(asyncio.Protocol):
         self._written_bytes = 0
         self.host = "?"
         self.peer: tuple[str, int] = ("?", 0)
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, GrpcCall] = {}
         self.held_bytes = 0
         self.opened_at = self.used_at = self._loop.time()
         self.is_leaving = False
@@ -350,12 +350,12 @@ class GrpcConnection(asyncio.Protocol):
                         call.drained()
         self._flush()
 
-    def _gone(self, call: Call) -> None:
+    def _gone(self, call: GrpcCall) -> None:
         """End a call that nobody waits for."""
         self._finished(call, GrpcStatus.CANCELLED, "")
         call.stop()
 
-    def _finished(self, call: Call, code: GrpcStatus, message: str) -> None:
+    def _finished(self, call: GrpcCall, code: GrpcStatus, message: str) -> None:
         del self.calls[call.stream_id]
         self._server.in_progress -= 1
         self._server.finished(call.method.name, self.peer, code, message)
@@ -380,7 +380,7 @@ class GrpcConnection(asyncio.Protocol):
         if ended:
             call.feed(b"", True)
 
-    def _accept(self, stream_id: int, method: Method, fields: dict[str, str]) -> Call:
+    def _accept(self, stream_id: int, method: Method, fields: dict[str, str]) -> GrpcCall:
         """Return the call that headers begin. Raises CallError if it is refused."""
         content_type = fields.get("content-type", "")
         if fields[":method"] != "POST" or not content_type.startswith("application/grpc"):
@@ -404,7 +404,7 @@ class GrpcConnection(asyncio.Protocol):
         deadline = self._deadline(fields.get("grpc-timeout"))
         context = CallContext(metadata, self.peer, self.is_tls, deadline)
         reader = framing.MessageReader(encoding, config.max_request_bytes)
-        return Call(self, stream_id, method, context, reader)
+        return GrpcCall(self, stream_id, method, context, reader)
 
     def _deadline(self, timeout: str | None) -> float | None:
         """Return the time at which a call ends. Raises CallError."""
@@ -416,7 +416,7 @@ class GrpcConnection(asyncio.Protocol):
             raise CallError(GrpcStatus.INVALID_ARGUMENT, str(exc)) from None
         return self._loop.time() + min(seconds, self._server.config.max_deadline_s)
 
-    def consumed(self, call: Call, size: int) -> None:
+    def consumed(self, call: GrpcCall, size: int) -> None:
         """Let the client send *size* bytes more of the request."""
         self._http.consumed(call.stream_id, size)
         self._flush_soon()
@@ -428,14 +428,14 @@ class GrpcConnection(asyncio.Protocol):
 
     # --- responses --------------------------------------------------------------------------------
 
-    def send_head(self, call: Call) -> None:
+    def send_head(self, call: GrpcCall) -> None:
         """Begin the response before its first message."""
         if not call.head_sent:
             call.head_sent = True
             self._http.send_headers(call.stream_id, framing.RESPONSE_HEAD)
             self._flush_soon()
 
-    def send(self, call: Call, message: WireMessage) -> bool:
+    def send(self, call: GrpcCall, message: WireMessage) -> bool:
         """Send a message of the response. Return False if the next one must wait."""
         self.send_head(call)
         frame = framing.message_frame(message.SerializeToString())
@@ -443,7 +443,7 @@ class GrpcConnection(asyncio.Protocol):
         self._flush_soon()
         return sent and not self._paused
 
-    def end(self, call: Call, code: GrpcStatus, message: str) -> None:
+    def end(self, call: GrpcCall, code: GrpcStatus, message: str) -> None:
         """End the response with a status."""
         block = (
             framing.OK_TRAILERS

@@ -20,7 +20,7 @@ from typing import IO, Final, Literal, NamedTuple, Self
 from ogive.errors import IllegalStateError
 from ogive.keywords import explains
 
-_LINE: Final = re.compile(r"ready name-server=(\S+) broker=(\S+)\s*")
+_LINE: Final = re.compile(r"ready name-server=(\S+) broker=(\S+)(?: grpc=(\S+).*| grpc: .*)?\s*")
 
 
 class Ready(NamedTuple):
@@ -28,12 +28,14 @@ class Ready(NamedTuple):
 
     name_server: str
     broker: str
+    grpc: str = ""
+    """Empty if no gRPC port is served."""
 
     @classmethod
     def parse(cls, line: str) -> "Ready | None":
         """Return the addresses of the ready line; None for any other line."""
         found = _LINE.fullmatch(line)
-        return cls(found[1], found[2]) if found else None
+        return cls(found[1], found[2], found[3] or "") if found else None
 
 
 START_S: Final = 60.0
@@ -52,6 +54,8 @@ class Broker:
     IllegalStateError, with the last lines of the process's standard error, if it does not become
     ready, ends by itself, or does not stop cleanly; if the ``with`` block raised already, this
     becomes a note on that exception.
+
+    *grpc_port* serves clients of RocketMQ 5, at ``grpc_endpoint``; 0 is a free port.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Broker:
         flush: Literal["sync", "async"] = "sync",
         name_server_port: int = 0,
         broker_port: int = 0,
+        grpc_port: int | None = None,
         options: tuple[str, ...] = (),
     ) -> None:
         self.name_server = ""
@@ -69,6 +74,8 @@ class Broker:
         self.data = data or Path()
         self._flush = flush
         self._ports = (name_server_port, broker_port)
+        self._grpc_port = grpc_port
+        self._grpc_endpoint = ""
         self._held: list[socket.socket] = []
         weakref.finalize(self, _release, self._held)
         self._options = options
@@ -84,6 +91,17 @@ class Broker:
             )
         return self._process.pid
 
+    @property
+    def grpc_endpoint(self) -> str:
+        """Address for clients of RocketMQ 5, ``host:port``. Raises IllegalStateError without
+        *grpc_port*, and before ``start``.
+        """
+        if not self._grpc_endpoint:
+            raise IllegalStateError(
+                "this broker has no gRPC port: start it with Broker(grpc_port=0)"
+            )
+        return self._grpc_endpoint
+
     def start(self) -> Self:
         """Start, and return when it accepts requests."""
         if self._process is not None:
@@ -92,6 +110,8 @@ class Broker:
             self.data = Path(tempfile.mkdtemp(prefix="ogive-"))
         if sys.platform == "linux":
             self._ports = (self._ports[0] or self._hold_port(), self._ports[1] or self._hold_port())
+            if self._grpc_port == 0:
+                self._grpc_port = self._hold_port()
         name_server_port, broker_port = self._ports
         command = [
             sys.executable,
@@ -108,6 +128,7 @@ class Broker:
             str(name_server_port),
             "--broker-port",
             str(broker_port),
+            *(["--no-grpc"] if self._grpc_port is None else ["--grpc-port", str(self._grpc_port)]),
             *self._options,
         ]
         # the command is ours, and a list
@@ -129,7 +150,7 @@ class Broker:
                 "the broker did not become ready: "
                 f"{self._errors.text() or line or 'it said nothing'}"
             )
-        self.name_server, self.address = ready
+        self.name_server, self.address, self._grpc_endpoint = ready
         self._ports = (_port(self.name_server), _port(self.address))
         return self
 

@@ -106,12 +106,17 @@ def test_only_the_end_of_what_a_broker_says_is_kept() -> None:
     [
         (
             "ready name-server=127.0.0.1:9876 broker=[::1]:10911\n",
-            ("127.0.0.1:9876", "[::1]:10911"),
+            ("127.0.0.1:9876", "[::1]:10911", ""),
         ),
+        ("ready name-server=a:1 broker=b:2 grpc=c:3\n", ("a:1", "b:2", "c:3")),
+        ("ready name-server=a:1 broker=b:2 grpc=c:3 (without TLS)\n", ("a:1", "b:2", "c:3")),
+        ("ready name-server=a:1 broker=b:2 grpc: off (port 8081 is in use)\n", ("a:1", "b:2", "")),
         ("ready", None),
         ("", None),
         ("Traceback (most recent call last):", None),
     ],
 )
-def test_the_ready_line_is_read_or_is_none(line: str, addresses: tuple[str, str] | None) -> None:
+def test_the_ready_line_is_read_or_is_none(
+    line: str, addresses: tuple[str, str, str] | None
+) -> None:
     assert Ready.parse(line) == addresses
