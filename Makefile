@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check coverage wheel mutants spark-releases interop interop-peers interop-suite interop-older bench docs house clean
+.PHONY: help demo test test-slow check coverage wheel mutants spark-releases interop interop-peers interop-suite interop-older sdk bench docs house clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -14,8 +14,10 @@ pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m ni
 # the parts of make test-slow, each at most 55 minutes: tests/lanes.py derives them from markers;
 # pytest ends with 5 where ARGS picks none of a part; releases, without ARGS, is the whole bridge on
 # the releases of Spark that .venv does not have
-SLOW_PARTS = spark releases interop simulation long
+SLOW_PARTS = spark releases interop sdk simulation long
 PART ?= $(SLOW_PARTS)
+# whose gRPC endpoint the official SDKs of RocketMQ 5 are run against
+SDK_SERVER ?= apache
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
 # packages whose branch coverage, without the compiled part, has a floor, and the tests that reach it
@@ -35,13 +37,14 @@ pytest_spark = -m pytest -q -n 2 --no-loadscope-reorder -W ignore::ResourceWarni
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
-	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|releases|interop|simulation|long: one part, at most 55 minutes)"
+	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|releases|interop|sdk|simulation|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, spelling, types, unit tests"
 	@echo "make coverage  branch coverage of wire, sql92, store and access, without the compiled part; fails below 95 %"
 	@echo "make wheel     the wheel and the source distribution, in dist/"
 	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
 	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
+	@echo "make sdk       the official SDKs of RocketMQ 5 for Java, Python, Go and Node.js, side by side, on Apache's proxy (JDK 17+, Maven, Go, Node.js)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
 	@echo "make docs      the documentation as a site, in .cache/docs/html, each page opened in Chromium; fails on a broken link or an undocumented name"
 	@echo "make house     the aims for the size and the form of the source, and what it has now (ARGS=--ways: also the modules that run in a send and a push)"
@@ -65,10 +68,10 @@ test-slow:
 		if [ $$part = releases ]; then \
 			[ -n '$(ARGS)' ] || $(MAKE) spark-releases SPARKS="40 41 42" SPARK_TESTS=bridge || failed="$$failed $$part"; continue; \
 		fi; \
-		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
+		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part $$([ $$part != sdk ] || echo -m sdk --broker $(SDK_SERVER)) tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
 	done; if [ -n "$$failed" ]; then echo "test-slow: failed:$$failed" >&2; exit 1; fi
 ifeq ($(PART),$(SLOW_PARTS))
-	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(filter-out releases,$(SLOW_PARTS))))
+	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(filter-out releases sdk,$(SLOW_PARTS))))
 endif
 
 check:
@@ -108,7 +111,7 @@ interop: interop-peers interop-suite interop-older
 
 interop-peers:
 	@tools/setup interop
-	$(pytest_peers) tests/interop $(ARGS)
+	$(pytest_peers) -m "not sdk" tests/interop $(ARGS)
 
 interop-suite:
 	@tools/setup interop
@@ -119,6 +122,11 @@ interop-older:
 	@for release in $(OLDER); do \
 		echo "on Apache's broker $$release"; $(pytest) tests/integration -m client_suite --broker apache --apache-version $$release $(ARGS) || exit 1; \
 	done
+
+# the SDKs side by side: each waits for most of its time
+sdk:
+	@tools/setup sdk
+	$(python) -m pytest -q -n 4 --no-loadscope-reorder -m sdk --broker $(SDK_SERVER) tests/interop $(ARGS)
 
 bench:
 	@tools/setup interop

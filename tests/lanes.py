@@ -19,7 +19,7 @@ import pytest
 
 COMPUTES, APART, WAITS = "computes", "apart", "waits"
 
-PARTS: Final = ("spark", "releases", "interop", "simulation", "long")
+PARTS: Final = ("spark", "releases", "interop", "sdk", "simulation", "long")
 """Parts of make test-slow. Split one that takes over 55 minutes on two quiet cores.
 
 The part *releases* has no long sizes: it runs the Spark bridge on the other releases of Spark.
@@ -42,6 +42,8 @@ class Need(NamedTuple):
 
 
 def part_of(test: pytest.Item) -> str:
+    if test.get_closest_marker("sdk"):
+        return "sdk"
     if test.get_closest_marker("interop"):
         return "interop"
     if test.get_closest_marker("spark") or test.get_closest_marker("bridge"):
@@ -59,7 +61,11 @@ class Unit(NamedTuple):
 
     @classmethod
     def of(cls, test: pytest.Item) -> Self:
-        """Tests of a file of tests/interop share peers, which would else start in each worker."""
+        """Tests of a file of tests/interop share peers, which would else start in each worker;
+        of a file for several peers, those of the same xdist_group do.
+        """
+        if group := test.get_closest_marker("xdist_group"):
+            return cls(group.args[0], Need.of(test).lane)
         shared = test.get_closest_marker("interop") and not test.get_closest_marker("alone")
         name = test.nodeid.partition("::")[0] if shared else test.nodeid
         return cls(name, Need.of(test).lane)

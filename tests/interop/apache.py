@@ -127,7 +127,7 @@ def _pom_and_list(version: str) -> tuple[Path, Path]:
     """
     # other releases only as brokers
     pom = SOURCES / ("pom.xml" if version == VERSION else "pom-releases.xml")
-    return pom, CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{_digest([pom])}"
+    return pom, CACHE.with_name(f"apache-rocketmq-{version}") / f"jars-{digest([pom])}"
 
 
 def is_fetched(version: str) -> bool:
@@ -139,7 +139,7 @@ def _jars(version: str = VERSION) -> str:
     pom, kept = _pom_and_list(version)
     if is_fetched(version):
         return kept.read_text()
-    with _replacing(kept) as new:
+    with replacing(kept) as new:
         goal = [
             "dependency:build-classpath",
             f"-Drocketmq.version={version}",
@@ -162,9 +162,9 @@ def _jars(version: str = VERSION) -> str:
 
 def _client_classes() -> Path:
     sources = sorted(SOURCES.glob("*.java"))
-    kept = CACHE / f"classes-{_digest(sources)}"
+    kept = CACHE / f"classes-{digest(sources)}"
     if not kept.exists():
-        with _replacing(kept) as new:
+        with replacing(kept) as new:
             command = [
                 "javac",
                 "-encoding",
@@ -183,12 +183,12 @@ def _client_classes() -> Path:
     return kept
 
 
-def _digest(files: Sequence[Path]) -> str:
+def digest(files: Sequence[Path]) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A name to write to; what is there at the end appears as *path* at once, so that two test runs
     never see a half.
     """
@@ -315,13 +315,22 @@ class Apache:
         return self._spawn(
             main,
             "namesrv",
-            settings,
+            self._configured("namesrv", settings),
             self.name_server_jvm,
             lambda: self._says_it_started("namesrv"),
         )
 
     def _start_broker(self) -> subprocess.Popen[bytes]:
-        settings = {
+        return self._spawn(
+            "org.apache.rocketmq.broker.BrokerStartup",
+            "broker",
+            self._configured("broker", self._broker_settings()),
+            self.jvm,
+            self._is_ready,
+        )
+
+    def _broker_settings(self) -> dict[str, str]:
+        return {
             **_BROKER_SETTINGS,
             "listenPort": self.address.rpartition(":")[2],
             "namesrvAddr": self.name_server,
@@ -329,30 +338,31 @@ class Apache:
             "storePathCommitLog": str(self.data / "commitlog"),
             **self.settings,
         }
-        return self._spawn(
-            "org.apache.rocketmq.broker.BrokerStartup", "broker", settings, self.jvm, self._is_ready
-        )
+
+    def _configured(self, name: str, settings: Mapping[str, str]) -> tuple[str, str]:
+        """The arguments that give a program *settings*, which this writes into a file."""
+        configuration = self.directory / f"{name}.conf"
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return "-c", str(configuration)
 
     def _spawn(
         self,
         main: str,
         name: str,
-        settings: Mapping[str, str],
+        arguments: Sequence[str],
         jvm: Sequence[str],
         ready: Callable[[], bool],
     ) -> subprocess.Popen[bytes]:
-        configuration, log = self.directory / f"{name}.conf", self.directory / f"{name}.out"
+        log = self.directory / f"{name}.out"
         # ends without a configuration of its logging
         if self.version.startswith("4."):
             logging = self.directory / "home" / "conf" / f"logback_{name}.xml"
             logging.parent.mkdir(parents=True, exist_ok=True)
             logging.write_text("<configuration/>")
-        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         with log.open("wb") as out:
             command = java_command(
                 main,
-                "-c",
-                str(configuration),
+                *arguments,
                 home=self.directory / "home",
                 jvm=jvm,
                 version=self.version,

@@ -174,6 +174,7 @@ def test_a_test_without_a_marker_is_short_and_waits_or_starts_spark(
         ([pytest.mark.bridge, pytest.mark.rel], "spark"),
         ([pytest.mark.interop], "interop"),
         ([pytest.mark.spark, pytest.mark.interop], "interop"),
+        ([pytest.mark.interop, pytest.mark.sdk], "sdk"),
         ([pytest.mark.rel, pytest.mark.simulation], "simulation"),
         ([pytest.mark.rel], "long"),
         ([], "long"),
@@ -195,7 +196,10 @@ def test_a_worker_runs_all_of_a_file_whose_peers_its_tests_share(
     shared = sample(request.session, pytest.mark.interop, test=test)
     alone = sample(request.session, pytest.mark.interop, pytest.mark.alone, test=test)
     other = sample(request.session, test=test)
+    grouped = pytest.mark.xdist_group("java")
+    of_group = sample(request.session, pytest.mark.interop, grouped, test=test)
     assert lanes.Unit.of(shared).name == file
+    assert lanes.Unit.of(of_group).name == "java"
     assert lanes.Unit.of(alone).name == lanes.Unit.of(other).name == test
 
 

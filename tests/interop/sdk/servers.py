@@ -1,0 +1,121 @@
+"""A broker with a gRPC endpoint for the SDKs: ogive's, or Apache's proxy 5.5.0 in local mode."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ogive.client import rpc
+from ogive.testing import Broker
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from tests.interop.apache import Apache
+from tests.peers import APACHES_CHECKS, OUR_CHECKS, Flavour, RunningBroker
+from tests.processes import free_port
+
+RETRIES = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}}
+"""Messages that a push consumer failed are delivered again after a second."""
+
+
+@dataclass(slots=True)
+class ApacheProxy(Apache):
+    """Apache's proxy in local mode, which is its broker in the same process."""
+
+    proxy_settings: Mapping[str, object] = field(default_factory=dict)
+    grpc_port: int = field(default_factory=free_port, init=False)
+    _remoting_port: int = field(default_factory=free_port, init=False)
+
+    def _start_broker(self) -> subprocess.Popen[bytes]:
+        proxy = self.directory / "rmq-proxy.json"
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "grpcServerPort": self.grpc_port,
+            "remotingListenPort": self._remoting_port,
+            "namesrvAddr": self.name_server,
+            **self.proxy_settings,
+        }
+        proxy.write_text(json.dumps(settings))
+        _, broker = self._configured("broker", self._broker_settings())
+        arguments = ["-pm", "LOCAL", "-pc", str(proxy), "-bc", broker]
+        return self._spawn(
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            "proxy",
+            [*arguments, "-n", self.name_server],
+            self.jvm,
+            self._is_ready,
+        )
+
+    def _says_it_started(self, name: str) -> bool:
+        if name == "broker":
+            return (
+                b"rocketmq-proxy startup successfully"
+                in (self.directory / "proxy.out").read_bytes()
+            )
+        return Apache._says_it_started(self, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running broker, and where its gRPC endpoint listens."""
+
+    broker: RunningBroker
+    endpoints: str
+
+    @property
+    def name_server(self) -> str:
+        return self.broker.name_server
+
+    def topic(self, name: str, message_type: str = "NORMAL", queues: int = 4) -> str:
+        """Create a topic for messages of that type."""
+
+        async def create() -> None:
+            pool = ConnectionPool()
+            try:
+                config = TopicConfig(
+                    name=name,
+                    read_queues=queues,
+                    write_queues=queues,
+                    attributes={"message.type": message_type},
+                )
+                await rpc.create_topic(pool, self.broker.address, config)
+            finally:
+                await pool.close()
+
+        asyncio.run(create())
+        return name
+
+    def group(self, name: str, *, fifo: bool = False, max_retries: int = 16) -> str:
+        """Create a consumer group; the members of a *fifo* group receive in order."""
+
+        async def create() -> None:
+            pool = ConnectionPool()
+            try:
+                config = SubscriptionGroupConfig(
+                    name=name,
+                    consume_message_orderly=fifo,
+                    retry_max_times=max_retries,
+                    retry_policy=RETRIES,
+                )
+                await rpc.create_group(pool, self.broker.address, config)
+            finally:
+                await pool.close()
+
+        asyncio.run(create())
+        return name
+
+
+@contextmanager
+def start_server(flavour: Flavour, folder: Path, *options: str) -> Iterator[Server]:
+    """*options* are for ogive's broker."""
+    if flavour == "apache":
+        with ApacheProxy(folder, APACHES_CHECKS) as proxy:
+            yield Server(proxy, f"127.0.0.1:{proxy.grpc_port}")
+        return
+    port = free_port()
+    with Broker(
+        data=folder / "store", options=("--grpc-port", str(port), *OUR_CHECKS, *options)
+    ) as broker:
+        yield Server(broker, f"127.0.0.1:{port}")
