@@ -76,7 +76,7 @@ _SYSTEM_GROUPS: Final = frozenset(
 )
 _SYSTEM_GROUP_PREFIXES: Final = ("CID_ONS-", "CID_ONSAPI_", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
 
-MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
+MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"]
 """The kind of messages that a topic is for; UNSPECIFIED takes all.
 
 Source: TopicMessageType.java, 5.5.

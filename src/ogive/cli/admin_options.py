@@ -7,7 +7,9 @@ from ogive.cli.options import CLUSTER, JSON, SECRETS, YES, Command, CommandGroup
 # these two are copies of ogive.client.admin's, which takes too long to load for a help text
 PERMISSIONS: Final = ("rw", "r", "w")
 
-MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+MESSAGE_TYPES: Final = (
+    *("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"),
+)
 
 RETRY_LIMIT: Final = (
     "retries before a message becomes a dead letter, for members that send no "

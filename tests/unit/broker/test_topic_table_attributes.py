@@ -109,6 +109,7 @@ PROPERTIES = {
     "FIFO": {"__SHARDINGKEY": "s"},
     "DELAY": {"TIMER_DELAY_MS": "5"},
     "TRANSACTION": {"TRAN_MSG": "true", "PGROUP": "P"},
+    "PRIORITY": {"_SYS_MSG_PRIORITY_": "3"},
 }
 
 
@@ -119,6 +120,7 @@ PROPERTIES = {
         ("FIFO", {"NORMAL", "FIFO"}),
         ("DELAY", {"DELAY"}),
         ("TRANSACTION", {"TRANSACTION"}),
+        ("PRIORITY", {"PRIORITY"}),
         ("MIXED", set(PROPERTIES)),
         ("UNSPECIFIED", set(PROPERTIES)),
         (None, set(PROPERTIES)),

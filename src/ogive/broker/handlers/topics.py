@@ -25,7 +25,7 @@ Differs from Java
 - 18 changes all topics of its list or, where one is refused, none; Java stops at the first that it
   knows already.
 - A topic may have no write or no read queues, as in Java, but not the permission bit of 5.5's
-  priority topics (8), which do not exist here.
+  priority topics (8).
 - An unchanged update is a success that changes nothing.
 - 202 shows every queue that can be read or written; Java only those that can be written.
 - Java stores what waited for a queue that nobody may read any more there.

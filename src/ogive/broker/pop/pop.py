@@ -34,7 +34,7 @@ from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.pull import check_readable, reserve_filter
 from ogive.broker.replies import ONEWAY, RESPONSE, Rejected, refuse
 from ogive.broker.services import Context
-from ogive.broker.state.topic_table import keeps_batches
+from ogive.broker.state.topic_table import MESSAGE_TYPE, keeps_batches
 from ogive.errors import OgiveError, ProtocolError, Refused, ResponseCode, StoreError
 from ogive.model import PropertyName
 from ogive.sql92 import Expression
@@ -218,7 +218,9 @@ class WaitingRequest(ABC):
     def _answer_nothing(self, code: ResponseCode) -> None: ...
 
     def _queue_ids(self) -> Sequence[int]:
-        """Return the queues to look at, beginning at any. Raises Rejected."""
+        """Return the queues to look at: beginning at any, or in a topic of messages with a priority
+        the highest first. Raises Rejected.
+        """
         if self._group not in self._ctx.groups:
             raise Rejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -230,8 +232,16 @@ class WaitingRequest(ABC):
         if self._queue_id >= 0:
             return (self._queue_id,)
         count = topic.read_queues
+        if topic.attributes.get(MESSAGE_TYPE) == "PRIORITY" and self._by_priority():
+            return range(count - 1, -1, -1)
         first = random.randrange(count) if count else 0  # noqa: S311  no secret
         return [(first + at) % count for at in range(count)]
+
+    def _by_priority(self) -> bool:
+        """Draw by the group's priority.factor, a percentage that is 100 by default."""
+        group = self._ctx.groups.get(self._group)
+        factor = int(group.attributes.get("priority.factor", "100")) if group is not None else 100
+        return random.randrange(100) < factor  # noqa: S311  no secret
 
     def _retry_queues(self) -> Iterable[tuple[str, int]]:
         for name in self._retries:

@@ -199,7 +199,9 @@ def message_type(properties: Mapping[str, str]) -> str:
         return "TRANSACTION"
     if any(name in properties for name in _DELAYS):
         return "DELAY"
-    return "FIFO" if "__SHARDINGKEY" in properties else "NORMAL"
+    if "__SHARDINGKEY" in properties:
+        return "FIFO"
+    return "PRIORITY" if "_SYS_MSG_PRIORITY_" in properties else "NORMAL"
 
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE

@@ -34,6 +34,25 @@ async def test_messages_are_given_out_once_and_acknowledged(client: RawClient) -
         await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(handle))
 
 
+async def test_the_highest_queue_of_a_topic_with_priorities_comes_first(client: RawClient) -> None:
+    fields = {"topic": "P", "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+    fields |= {"attributes": "+message.type=PRIORITY"}
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        **fields,
+        readQueueNums=8,
+        writeQueueNums=8,
+        perm=6,
+        order=False,
+    )
+    for queue in (2, 7, 0, 5):
+        await client.send("P", b"%d" % queue, queue=queue)
+    assert await bodies(client, topic="P") == [b"7", b"5", b"2", b"0"]
+    for queue in (3, 6):
+        await client.send("P", b"%d" % queue, queue=queue)
+    assert await bodies(client, topic="P", maxMsgNums=1) == [b"6"]
+
+
 async def test_what_is_not_acknowledged_comes_again_as_another_try(
     server: Broker, client: RawClient
 ) -> None:
