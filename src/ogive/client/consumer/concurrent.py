@@ -7,6 +7,9 @@ Behaviour
   after the other. Slices are begun in the order in which they were pulled; none mixes queues. They
   are short enough for SLICE_S at the speed of the last calls: one call, if those were slower. The
   rest behind a call that takes longer than expected goes to other workers.
+- A slice that was begun is finished, its rest as well, while its queue is given up, and in the
+  first second of a shutdown: later messages of the queue may be done, and its next owner would
+  repeat those.
 - Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
 - A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting
   group it is logged and dropped.
@@ -18,7 +21,7 @@ Behaviour
 Differs from Java
 - Workers report results together, one wake-up of the loop for all that ended since the last.
 - Timeouts are looked for every second at most, not once per timeout.
-- At shutdown no new call begins, and running ones are waited for.
+- At shutdown no new slice begins, and running ones are waited for.
 """
 
 import asyncio
@@ -52,6 +55,8 @@ MAX_SLICE_CALLS: Final = 128
 LONG_SLICE_S: Final = 0.02
 # the rest of a slice is taken away from a call that has not returned for so long
 STUCK_S: Final = 0.05
+# after a stop, no call of a slice that was begun begins later: the listener may have become slow
+FINISH_S: Final = 1.0
 
 Batch = Sequence[MessageExt]
 
@@ -73,6 +78,8 @@ class Slice:
     """Messages of calls that succeeded."""
     others: list[tuple[Batch, Verdict]] = field(default_factory=list)
     """Calls that ended in another way."""
+    is_rest: bool = False
+    """It was part of a slice that another worker has begun."""
 
     def results(self) -> tuple[list[MessageExt], list[tuple[Batch, Verdict]]]:
         """Return what has ended since the last time."""
@@ -118,6 +125,8 @@ class ConcurrentService:
         self._fastest: deque[float] = deque(maxlen=4)
         # that are not reported yet, and have more than one call
         self._long: set[Slice] = set()
+        # of slices that were begun, and wait for a worker
+        self._rests: set[Slice] = set()
         self._look: asyncio.TimerHandle | None = None
         self._stopping = False
         self._workers = make_workers(
@@ -159,8 +168,10 @@ class ConcurrentService:
         """Return True while a call of the queue runs, a message of it is being sent back, or a
         reply to one is on its way.
         """
+        # first: a rest that is not there any more runs, or has run
+        waits = any(rest.process_queue is process_queue for rest in tuple(self._rests))
         of_queue = [one for _, one in self._workers.running() if one.process_queue is process_queue]
-        running = bool(of_queue)
+        running = waits or bool(of_queue)
         self._workers.collect()
         self._report(of_queue)
         return (
@@ -174,7 +185,12 @@ class ConcurrentService:
         self._stopping = True
         if self._look is not None:
             self._look.cancel()
-        await self._workers.stop(timeout_s, caller)
+        finish = self._loop.call_later(FINISH_S, self._begin_no_more)
+        try:
+            await self._workers.stop(timeout_s, caller, keep=lambda piece: piece.is_rest)
+        finally:
+            finish.cancel()
+            self._begin_no_more()
         # calls that are abandoned: what their workers did before counts
         self._report(one for _, one in self._workers.running())
         if self._expiry is not None:
@@ -189,7 +205,8 @@ class ConcurrentService:
         listener, observer, clock = self._listener, self._group.observer, time.monotonic
         piece.begun = now = clock()
         ends = now + LONG_SLICE_S
-        while (batch := self._next(piece)) is not None:
+        begins = self._begins(piece)
+        while begins and (batch := self._next(piece)) is not None:
             self._ended(piece, batch, call(listener, batch, observer))
             piece.begun = now = clock()
             if now > ends:
@@ -202,7 +219,8 @@ class ConcurrentService:
         assert worker is not None
         piece.begun = now = clock()
         ends = now + LONG_SLICE_S
-        while (batch := self._next(piece)) is not None:
+        begins = self._begins(piece)
+        while begins and (batch := self._next(piece)) is not None:
             # one that a call has left behind
             while worker.cancelling():
                 worker.uncancel()
@@ -214,9 +232,13 @@ class ConcurrentService:
             await asyncio.sleep(0)
         return True
 
+    def _begins(self, piece: Slice) -> bool:
+        self._rests.discard(piece)
+        return piece.is_rest or (piece.process_queue.active and not self._stopping)
+
     def _next(self, piece: Slice) -> Batch | None:
         """Return the messages of the next call; None if there is none."""
-        if not piece.process_queue.active or self._stopping:
+        if not piece.process_queue.active and piece.process_queue.dropped:
             return None
         try:
             next_one: Any = piece.waiting.popleft()
@@ -235,11 +257,12 @@ class ConcurrentService:
 
     def _give_back(self, piece: Slice) -> None:
         """Let other workers have the rest, before all that came later."""
-        rest = piece.take_rest()
-        if rest:
-            self._workers.submit_first(
-                [Slice(piece.process_queue, deque((batch,))) for batch in rest]
-            )
+        rests = [
+            Slice(piece.process_queue, deque((batch,)), is_rest=True) for batch in piece.take_rest()
+        ]
+        if rests:
+            self._rests.update(rests)
+            self._workers.submit_first(rests)
 
     # --- on the loop ------------------------------------------------------------------------------
 
@@ -308,6 +331,10 @@ class ConcurrentService:
         tally.failed += len(messages) - failure.done
         for message in messages[failure.done :]:
             self._failed_messages.give(process_queue, message, failure.delay_level, failure.why)
+
+    def _begin_no_more(self) -> None:
+        for piece in (*self._rests, *(one for _, one in self._workers.running())):
+            piece.take_rest()
 
     def _look_soon(self) -> None:
         if self._look is None and not self._stopping:

@@ -19,7 +19,8 @@ _POLL_S: Final = 0.01
 class QueueState(enum.Enum):
     """ACTIVE: pulled and consumed.
 
-    RELEASING: no new listener call starts, the running one still counts. DROPPED: nothing counts.
+    RELEASING: the listener gets nothing new, and what it has begun still counts. DROPPED: nothing
+    counts.
     """
 
     ACTIVE = enum.auto()

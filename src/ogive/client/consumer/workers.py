@@ -32,6 +32,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Finished = Callable[[Sequence[tuple[T, R, float]]], None]
+Keep = Callable[[T], bool]
 
 # tasks that one async worker finishes without letting the loop turn
 _RUN_BEFORE_YIELD = 32
@@ -50,11 +51,11 @@ class Workers(Protocol[T]):
 
     def start(self) -> None: ...
     def submit(self, tasks: Iterable[T]) -> None:
-        """Queue *tasks*. Does nothing after ``forget_waiting`` or ``stop``."""
+        """Queue *tasks*. Does nothing after ``stop``."""
         ...
 
     def submit_first(self, tasks: Sequence[T]) -> None:
-        """Queue *tasks* before those that wait. A worker may call this."""
+        """Queue *tasks* before those that wait. A worker may call this, also while they stop."""
         ...
 
     def running(self) -> list[tuple[float, T]]:
@@ -65,13 +66,11 @@ class Workers(Protocol[T]):
         """Pass on the results at once, without waiting for the loop's next turn."""
         ...
 
-    def forget_waiting(self) -> None:
-        """Begin no more tasks."""
-        ...
-
-    async def stop(self, timeout_s: float, caller: object = None) -> int:
-        """Start no more tasks, and wait at most *timeout_s* for the running ones; returns how many
-        still run.
+    async def stop(
+        self, timeout_s: float, caller: object = None, keep: Keep[T] | None = None
+    ) -> int:
+        """Forget the tasks that wait, except those that *keep* returns True for, and wait at most
+        *timeout_s* for these and the running ones; returns how many still run.
 
         *caller* is the thread ident or the task that asked to stop: if it is one of the workers, it
         is not waited for.
@@ -308,25 +307,24 @@ class ThreadWorkers(Generic[T, R]):
             self._pool.serve(self)
 
     def submit_first(self, tasks: Sequence[T]) -> None:
-        if not self._stopping:
-            self._tasks.extendleft(reversed(tasks))
-            self._pool.serve(self)
+        self._tasks.extendleft(reversed(tasks))
+        self._pool.serve(self)
 
     def running(self) -> list[tuple[float, T]]:
         return [slot for slot in self._running if slot is not None]
 
-    def forget_waiting(self) -> None:
+    async def stop(
+        self, timeout_s: float, caller: object = None, keep: Keep[T] | None = None
+    ) -> int:
         self._stopping = True
-        self._tasks.clear()
-        self._pool.forget(self)
-
-    async def stop(self, timeout_s: float, caller: object = None) -> int:
-        self.forget_waiting()
+        self.submit_first(
+            [task for task in self._forget_waiting() if keep is not None and keep(task)]
+        )
         left_out = caller is not None and caller in self._idents
         try:
             with _told(self, timeout_s):
                 async with asyncio.timeout(timeout_s):
-                    while self._busy > left_out:
+                    while self._busy > left_out or (self._tasks and self.slots):
                         self._gone.clear()
                         await self._gone.wait()
         except TimeoutError:
@@ -335,8 +333,20 @@ class ThreadWorkers(Generic[T, R]):
                 self._busy - left_out,
                 timeout_s,
             )
+        finally:
+            self._forget_waiting()
+            self._pool.forget(self)
         self.collect()
         return max(0, self._busy - left_out)
+
+    def _forget_waiting(self) -> list[T]:
+        forgotten: list[T] = []
+        while True:
+            # threads take from it, too
+            try:
+                forgotten.append(self._tasks.popleft())
+            except IndexError:
+                return forgotten
 
     @property
     def _busy(self) -> int:
@@ -360,7 +370,7 @@ class ThreadWorkers(Generic[T, R]):
             self._running,
             time.monotonic,
         )
-        while not self._stopping:
+        while True:
             try:
                 task = tasks.popleft()
             except IndexError:
@@ -466,9 +476,8 @@ class LoopWorkers(Generic[T, R]):
             self._wake(len(self._tasks))
 
     def submit_first(self, tasks: Sequence[T]) -> None:
-        if not self._stopping:
-            self._tasks.extendleft(reversed(tasks))
-            self._wake(len(tasks))
+        self._tasks.extendleft(reversed(tasks))
+        self._wake(len(tasks))
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:
@@ -480,19 +489,19 @@ class LoopWorkers(Generic[T, R]):
     def running(self) -> list[tuple[float, T]]:
         return [slot for slot in self._slots if slot is not None]
 
-    def forget_waiting(self) -> None:
-        self._stopping = True
-        self._tasks.clear()
-
-    async def stop(self, timeout_s: float, caller: object = None) -> int:
+    async def stop(
+        self, timeout_s: float, caller: object = None, keep: Keep[T] | None = None
+    ) -> int:
         """Stop; calls that still run in the end are cancelled."""
-        self.forget_waiting()
+        self._stopping = True
+        self._tasks = deque(task for task in self._tasks if keep is not None and keep(task))
         self._wake(self._count)
         waited_for = [worker for worker in self._workers if worker is not caller]
         late: set[asyncio.Task[None]] = set()
         if waited_for:
             with _told(self, timeout_s):
                 _, late = await asyncio.wait(waited_for, timeout=timeout_s)
+        self._tasks.clear()
         for worker in late:
             worker.cancel()
         if late:
@@ -506,7 +515,7 @@ class LoopWorkers(Generic[T, R]):
     async def _work(self, index: int) -> None:
         done_in_a_row, worker = 0, asyncio.current_task()
         assert worker is not None
-        while not self._stopping:
+        while self._tasks or not self._stopping:
             if not self._tasks:
                 waiting = self._loop.create_future()
                 self._idle.append(waiting)

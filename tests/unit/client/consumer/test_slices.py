@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,24 +39,29 @@ class Work:
 
     def __init__(self, *, is_async: bool) -> None:
         self.begun: list[bytes] = []
+        self.places: set[int] = set()
         self.may_return = threading.Event()
         self.function: Any = self._run_async if is_async else self._run
 
     def _run(self, message: MessageExt) -> Any:
         self.begun.append(message.body)
+        self.places.add(message.queue_offset)
         if message.body == b"hang":
             self.may_return.wait(WAIT_S)
         return LATER if message.body == b"fail" else None
 
     async def _run_async(self, message: MessageExt) -> Any:
         self.begun.append(message.body)
+        self.places.add(message.queue_offset)
         while message.body == b"hang" and not self.may_return.is_set():
             await asyncio.sleep(0.01)
         return LATER if message.body == b"fail" else None
 
-    def consumer(self, broker: FakeBroker, threads: int, **settings: Any) -> PushConsumer:
+    def consumer(
+        self, broker: FakeBroker, threads: int, config: ConsumerConfig = QUICK, **settings: Any
+    ) -> PushConsumer:
         to = listener("Orders", group="billing", start="earliest", threads=threads, **settings)
-        return PushConsumer(to(self.function), name_server=broker.address, config=QUICK)
+        return PushConsumer(to(self.function), name_server=broker.address, config=config)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -221,3 +227,47 @@ async def test_nothing_of_a_slice_is_begun_once_its_queue_is_given_away(
         work.may_return.set()
     assert work.begun[FAST:] == [b"a", b"hang"]
     assert progress(broker) == FAST + 1
+
+
+@pytest.mark.parametrize("how", ["closed", "given up"])
+async def test_no_message_is_done_behind_one_that_is_left_to_the_next_owner(
+    broker: FakeBroker, work: Work, how: str
+) -> None:
+    """Several workers have slices of the queue when it is given up: each finishes its own."""
+    patient = replace(QUICK, hand_over_wait_s=WAIT_S)
+    async with work.consumer(broker, threads=4, config=patient) as consumer:
+        await warm_up(broker)
+        more = [body for _ in range(8) for body in (b"hang", *([b"x"] * 100))]
+        for body in more:
+            broker.put("Orders", body)
+        await eventually(lambda: work.begun.count(b"hang") >= 2)
+        if how == "closed":
+            ended = asyncio.create_task(consumer.close())
+        else:
+            broker.on(
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+                lambda _: ok(body=consumer_ids_dumps(["000", *broker.members["billing"]])),
+            )
+            broker.notify("billing")
+            ended = asyncio.create_task(eventually(lambda: not consumer.assignment["billing"]))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.05, work.may_return.set)
+        await ended
+        assert progress(broker) == max(work.places) + 1
+        assert len(work.begun) == len(work.places)
+
+
+async def test_a_shutdown_does_not_make_slow_calls_for_long(
+    broker: FakeBroker, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a worker has behind a slow call is left to the next owner."""
+    monkeypatch.setattr("ogive.client.consumer.concurrent.FINISH_S", 0.0)
+    async with work.consumer(broker, threads=1) as consumer:
+        await warm_up(broker)
+        for body in (b"a", b"hang", b"b", b"c"):
+            broker.put("Orders", body)
+        await eventually(lambda: work.begun[FAST:] == [b"a", b"hang"])
+        asyncio.get_running_loop().call_later(0.1, work.may_return.set)
+        await consumer.close()
+    assert work.begun[FAST:] == [b"a", b"hang"]
+    assert progress(broker) == FAST + 2
