@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from ogive.access import permissions
+from ogive.broker.pop.waiting import PopHolds
+from ogive.client.consumer.pull_loop import PullService
 from ogive.store.commitlog import LogReader
 from ogive.store.verify import verify
 from tests.mutants.fault import Fault
@@ -26,5 +28,15 @@ EQUIVALENT: Final[Mapping[str, Fault]] = {
         at=LogReader,
         change="self.hot.add(offset, data)",
         to="pass",
+    ),
+    "a slice of the loop's time looks at the clock more often": Fault(
+        at=PopHolds,
+        change="tried % _AT_ONCE == 0",
+        to="tried % _AT_ONCE != 0",
+    ),
+    "nobody reads the end of the queue in a result that the client makes itself": Fault(
+        at=PullService,
+        change="PullResult(PullStatus.NO_MATCHED_MSG, offset, 0, 0)",
+        to="PullResult(PullStatus.NO_MATCHED_MSG, offset, 0, 1)",
     ),
 }

@@ -422,6 +422,10 @@ TOO_EARLY = "2026-01-01T00:00:00Z"
             {"startingOffsets": '{"Orders": {"0": 20}}', "endingOffsets": '{"Orders": {"0": 10}}'},
             "startingOffsets says 20 for queue .*, behind the end of the read, which is 10",
         ),
+        (
+            {"startingOffsets": '{"Orders": {"0": 5}}', "endingOffsets": '{"Orders": {"0": 0}}'},
+            "startingOffsets says 5 for queue .*, behind the end of the read, which is 0",
+        ),
     ],
 )
 def test_a_read_that_ends_before_it_starts_is_refused(
