@@ -130,6 +130,17 @@ async def test_the_runtime_figures_are_those_of_what_has_happened(
         assert bool(minute) is bool(count)
 
 
+async def test_a_pull_finds_something_or_misses(client: RawClient) -> None:
+    await client.send("T")
+    for offset in (0, 1, 1):
+        await client.pull("G", "T", offset)
+    info = await runtime_info(client)
+    found, missed, both = (
+        float(info[rate].split(" ")[0]) for rate in ("getFoundTps", "getMissTps", "getTotalTps")
+    )
+    assert (missed / found, both / found) == pytest.approx((2, 3), rel=0.01)
+
+
 async def test_every_key_of_apaches_answer_is_there(client: RawClient) -> None:
     """As 5.5.0 gave it; one has the directory of the log in its name."""
     vectors = Path(__file__).parents[3] / "vectors" / "conversations.jsonl"
