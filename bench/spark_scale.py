@@ -99,7 +99,11 @@ class InFlight:
 
 def work(pipe: Connection) -> None:
     """Read the task that comes through *pipe* until its time is over, and send what was counted."""
-    name_server, (ranges, pace), until = pipe.recv()
+    try:
+        name_server, (ranges, pace), until = pipe.recv()
+    except EOFError:
+        # there are fewer tasks than workers
+        return
     in_flight, size = InFlight(), 0
     pull = Cluster.pull
 
@@ -225,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("brokers", 10, "each with 16 queues of the topic"),
         ("workers", 100, "processes, and cores of the cluster"),
         ("seconds", 15, "time for which the workers read"),
-        ("rows", 500, "messages in each queue"),
+        ("rows", 4000, "messages in each queue"),
         ("size", 256, "bytes of a body"),
     ):
         parser.add_argument(

@@ -28,7 +28,7 @@ ESTABLISHED = "01"
     ],
 )
 def test_every_broker_has_its_share_of_the_pulls(brokers: int, workers: int, seconds: int) -> None:
-    figures = run(brokers=brokers, workers=workers, seconds=seconds, rows=500, size=256)
+    figures = run(brokers=brokers, workers=workers, seconds=seconds, rows=4000, size=256)
     assert figures.tasks == workers
     assert figures.requests == {"GET_TOPIC_STATS_INFO": brokers}
     shares = [share for second in figures.shares for share in second]

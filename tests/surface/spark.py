@@ -58,6 +58,8 @@ READ_DEFAULTS: Final = {
     "tags": "*",
     "includeProperties": "true",
     "includeMetadata": "false",
+    "columns": "rocketmq",
+    "includeHeaders": "false",
 }
 WRITE_DEFAULTS: Final = {
     "nameServer": "127.0.0.1:9876",

@@ -23,10 +23,12 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ogive.client import rpc
 from ogive.client.config import MAX_TIME_S, ClientConfig
+from ogive.client.credential_files import read_credentials
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import Portal, portal
 from ogive.client.routes import (
@@ -39,6 +41,7 @@ from ogive.client.routes import (
 from ogive.errors import (
     DataLoss,
     GroupNotExist,
+    InvalidOption,
     NoPermission,
     NoRoute,
     OgiveError,
@@ -141,9 +144,11 @@ def cluster(access: Access | tuple[str, ...]) -> "Cluster":
 
     A text with name servers is an access without credentials and TLS.
     """
-    return _cluster_of(
+    ours = _cluster_of(
         os.getpid(), access if isinstance(access, Access) else Access(name_servers=access)
     )
+    ours.read_credentials_again()
+    return ours
 
 
 @functools.cache
@@ -154,9 +159,20 @@ def _cluster_of(_pid: int, access: Access) -> "Cluster":
 def connect(access: Access) -> "Cluster":
     """Return new connections to a cluster. Raises InvalidOption for a file that cannot be read."""
     settings = ClientConfig(request_timeout_s=CALL_TIMEOUT_S, route_period_s=MAX_TIME_S)
+    credentials = access.credentials_file
+    stamp = None if credentials is None else _stamp(credentials)
     client, loop = ClientInstance(access.client(settings)), portal()
     loop.call(client.start())
-    return Cluster(client, loop)
+    return Cluster(client, loop, credentials, stamp)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written or replaced, or None if it does not exist."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Cluster:
@@ -168,8 +184,17 @@ class Cluster:
     requests.
     """
 
-    def __init__(self, client: ClientInstance, portal: Portal) -> None:
+    def __init__(
+        self,
+        client: ClientInstance,
+        portal: Portal,
+        credentials_file: str | None = None,
+        stamp: tuple[int, int, int] | None = None,
+    ) -> None:
         client.name_servers.each_once = True
+        self._credentials_file = credentials_file
+        # of the credentials file when it was read last
+        self._stamp = stamp
         self._client = client
         self._portal = portal
         self.pool = client.pool
@@ -183,6 +208,22 @@ class Cluster:
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
+
+    def read_credentials_again(self) -> None:
+        """Sign further requests as the credentials file says now, if it has changed.
+
+        A file that cannot be read is logged; the credentials stay as they were.
+        """
+        path = self._credentials_file
+        if path is None or (stamp := _stamp(path)) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            credentials = read_credentials(path)
+        except InvalidOption as exc:
+            log.warning("credentials stay as they were: %s", exc)
+            return
+        self._portal.loop.call_soon_threadsafe(self.pool.sign_with, credentials)
 
     # --- offsets ----------------------------------------------------------------------------------
 

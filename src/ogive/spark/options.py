@@ -69,6 +69,8 @@ _SOURCE: Final = (
     "sqlFilter",
     "includeProperties",
     "includeMetadata",
+    "columns",
+    "includeHeaders",
 )
 _SINK: Final = (
     *cluster_options.NAMES,
@@ -153,7 +155,6 @@ _SAID_OF_READS: Final = (
         "maxBytesPerTrigger bound a batch",
         "pulltimeout": "the option is pollTimeoutMs",
         "kafkaconsumer.polltimeoutms": "the option is pollTimeoutMs",
-        "includeheaders": "the option is includeProperties, which is on",
         "maxfilespertrigger": "the option is maxOffsetsPerTrigger",
         "auto.offset.reset": "the option is startingOffsets",
         "kafka.auto.offset.reset": "the option is startingOffsets",
@@ -245,6 +246,7 @@ Queues = dict[str, dict[str, frozenset[int]]]
 Delivery = Literal["atLeastOnce", "idempotent", "transactional"]
 
 StartingStrategy = Literal["error", "latest"]
+Columns = Literal["rocketmq", "kafka"]
 InvalidRows = Literal["fail", "drop", "deadLetter"]
 """Handling of a row that no broker would accept."""
 
@@ -312,6 +314,8 @@ class SourceOptions:
     sql_filter: str | None = None
     include_properties: bool = True
     include_metadata: bool = False
+    columns: Columns = "rocketmq"
+    include_headers: bool = False
 
     @property
     def subscription(self) -> str:
@@ -364,9 +368,26 @@ class SourceOptions:
             sql_filter=given.take("sqlFilter", _sql, None),
             include_properties=given.flag("includeProperties", True),
             include_metadata=given.flag("includeMetadata", False),
+            columns=given.take("columns", partial(_choice, Columns), "rocketmq"),
+            include_headers=given.flag("includeHeaders", False),
         )
         parsed._check(given)
+        parsed._check_columns(given)
         return parsed
+
+    def _check_columns(self, given: "_Given") -> None:
+        """Check the options of columns together. Raises InvalidOption."""
+        ours = [name for name in ("includeProperties", "includeMetadata") if given.any(name)]
+        if self.columns == "kafka" and ours:
+            raise InvalidOption(
+                f"{ours[0]} is for RocketMQ's columns: with columns=kafka the option is "
+                "includeHeaders"
+            )
+        if self.columns != "kafka" and given.any("includeHeaders"):
+            raise InvalidOption(
+                "includeHeaders needs columns=kafka: without it the column properties has them, "
+                "and the option includeProperties is on"
+            )
 
     def _check(self, given: "_Given") -> None:
         """Check the options together. Raises InvalidOption."""

@@ -45,6 +45,7 @@ from ogive.spark.compat import (
 )
 from ogive.spark.group_progress import MirroredStream
 from ogive.spark.interpreter import warn_if_zipped
+from ogive.spark.kafka_columns import as_kafka, check_partitions, decoded_columns
 from ogive.spark.offsets import (
     AtTime,
     AtTimes,
@@ -149,6 +150,8 @@ class _Reading:
     def _plan(self, start: Positions, end: Positions) -> list[TaskPartition]:
         ranges = [QueueRange(queue, start[queue], max(start[queue], end[queue])) for queue in end]
         options = self._options
+        if options.columns == "kafka" and "partition" in self._schema.names:
+            check_partitions(end)
         most = (
             options.max_partitions
             or self._cores
@@ -198,7 +201,13 @@ class _Reading:
             return
         options = self._options
         sql = None if options.sql_filter is None else compile_expression(options.sql_filter)
-        decoder = RecordDecoder(arrow_schema(self._schema), options.tags, sql)
+        kafka = options.columns == "kafka"
+        decoder = RecordDecoder(
+            arrow_schema(decoded_columns(self._schema) if kafka else self._schema),
+            options.tags,
+            sql,
+        )
+        shown = arrow_schema(self._schema)
         wanted = Filter(options.subscription, "TAG" if sql is None else "SQL92")
         answers = self._cluster.read(
             partition.value,
@@ -215,7 +224,7 @@ class _Reading:
             ):
                 rows += batch.num_rows
                 if batch.num_rows:
-                    yield batch
+                    yield as_kafka(batch, covered.queue, shown) if kafka else batch
             if wanted.takes_all and rows != len(covered):
                 self._look_for_holes(covered, records)
 

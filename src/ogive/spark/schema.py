@@ -1,6 +1,6 @@
 """The columns of a message in Spark."""
 
-import difflib
+from difflib import get_close_matches
 from typing import Final
 
 from pyspark.sql.types import (
@@ -65,15 +65,52 @@ def only(schema: StructType, *names: str) -> StructType:
     return StructType([column for column in schema if column.name in names])
 
 
-def check_source_schema(schema: StructType) -> None:
+_ELSEWHERE: Final = {
+    "key": "keys",
+    "value": "body",
+    "partition": "queueId, with brokerName",
+    "offset": "queueOffset",
+    "timestamp": "storeTimestamp",
+    "timestamptype": "storeTimestamp and bornTimestamp",
+    "headers": "properties",
+    "tag": "tags",
+    "messageid": "msgId",
+    "messagebody": "body",
+    "bodytext": "body",
+    "queue": "queueId",
+    "broker": "brokerName",
+    "brokername": "brokerName",
+    "queueid": "queueId",
+    "queueoffset": "queueOffset",
+    "borntime": "bornTimestamp",
+    "storetime": "storeTimestamp",
+    "__key": "keys",
+    "__topic": "topic",
+    "__messageid": "msgId",
+    "__publishtime": "storeTimestamp",
+    "__eventtime": "bornTimestamp",
+    "__messageproperties": "properties",
+    "userproperties": "properties",
+}
+"""Columns of the sources for Kafka and Pulsar, of rocketmq-spark and of Flink's connector, in lower
+case, with their counterparts.
+"""
+
+
+def check_source_schema(schema: StructType, has: StructType | None = None) -> None:
     """Raise InvalidOption unless the user's *schema* consists of columns that the source has."""
-    columns = {column.name: column.dataType for column in [*MESSAGE_COLUMNS, *METADATA_COLUMNS]}
+    known = has or StructType([*MESSAGE_COLUMNS, *METADATA_COLUMNS])
+    columns = {column.name: column.dataType for column in known}
     _check_once(schema)
     for column in schema:
         if column.name not in columns:
-            raise InvalidOption(
-                f"the source has no column {column.name!r}; it has {', '.join(columns)}"
+            near = None if has else _ELSEWHERE.get(column.name.lower())
+            hint = (
+                f"; here it is {near} (the option columns=kafka gives Kafka's columns)"
+                if near
+                else f"; it has {', '.join(columns)}"
             )
+            raise InvalidOption(f"the source has no column {column.name!r}{hint}")
         if column.dataType != columns[column.name]:
             wanted, given = columns[column.name].simpleString(), column.dataType.simpleString()
             raise InvalidOption(
@@ -88,7 +125,9 @@ def check_source_schema(schema: StructType) -> None:
             )
 
 
-_OFTEN_NULL: Final = frozenset({"keys", "tags", "bornTimestamp", "storeTimestamp"})
+_OFTEN_NULL: Final = frozenset(
+    {"keys", "tags", "bornTimestamp", "storeTimestamp", "key", "timestamp"}
+)
 
 
 def _check_once(schema: StructType) -> None:
@@ -113,6 +152,19 @@ _SINK_COLUMNS: Final = {
 }
 
 
+_SENT_ELSEWHERE: Final = {
+    "value": "body",
+    "key": "keys, or shardingKey for the order of equal keys,",
+    "headers": "properties, a map,",
+    "partition": "queueId, with brokerName,",
+    "__key": "keys",
+    "__topic": "topic",
+    "__messageproperties": "properties, a map,",
+    "__eventtime": "properties, a map,",
+}
+"""Columns of the sinks for Kafka and Pulsar, in lower case, with their counterparts."""
+
+
 def check_sink_schema(
     schema: StructType, *, topic_given: bool, delivery: str = "atLeastOnce"
 ) -> None:
@@ -123,7 +175,8 @@ def check_sink_schema(
     for column in schema:
         kinds = _SINK_COLUMNS.get(column.name)
         if kinds is None:
-            near = difflib.get_close_matches(column.name, _SINK_COLUMNS, 1, 0.5)
+            other = _SENT_ELSEWHERE.get(column.name.lower())
+            near = [other] if other else get_close_matches(column.name, _SINK_COLUMNS, 1, 0.5)
             hint = (
                 f"did you mean {near[0]}?" if near else f"select some of {', '.join(_SINK_COLUMNS)}"
             )

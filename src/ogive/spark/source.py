@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from ogive.errors import InvalidOption
 from ogive.spark.compat import reader_of_release
 from ogive.spark.interpreter import warn_if_zipped
+from ogive.spark.kafka_columns import kafka_schema
 from ogive.spark.options import SinkOptions, SourceOptions
 from ogive.spark.reader import BatchReader, StreamReader
 from ogive.spark.schema import check_sink_schema, check_source_schema, source_schema
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 def schema(options: Mapping[str, str]) -> StructType:
     parsed = SourceOptions.parse(options)
+    if parsed.columns == "kafka":
+        return kafka_schema(include_headers=parsed.include_headers)
     return source_schema(
         include_properties=parsed.include_properties, include_metadata=parsed.include_metadata
     )
@@ -33,18 +36,16 @@ def schema(options: Mapping[str, str]) -> StructType:
 def batch_reader(
     options: Mapping[str, str], columns: StructType, cores: int | None = None
 ) -> BatchReader:
-    check_source_schema(columns)
-    warn_if_zipped()
-    return BatchReader(SourceOptions.parse(options), columns, cores)
+    parsed = _source_options(options, columns)
+    return BatchReader(parsed, columns, cores)
 
 
 def stream_reader(
     options: Mapping[str, str], columns: StructType, cores: int | None = None
 ) -> StreamReader:
-    check_source_schema(columns)
+    parsed = _source_options(options, columns)
     end_with_driver()
-    warn_if_zipped()
-    return StreamReader(SourceOptions.parse(options), columns, cores)
+    return StreamReader(parsed, columns, cores)
 
 
 def stream_reader_of_release(
@@ -72,6 +73,14 @@ def stream_sink(options: Mapping[str, str], columns: StructType) -> "StreamSink"
     from ogive.spark.sink import StreamSink
 
     return StreamSink(_sink_options(options, columns))
+
+
+def _source_options(options: Mapping[str, str], columns: StructType) -> SourceOptions:
+    warn_if_zipped()
+    parsed = SourceOptions.parse(options)
+    kafka = parsed.columns == "kafka"
+    check_source_schema(columns, kafka_schema(include_headers=True) if kafka else None)
+    return parsed
 
 
 def _sink_options(options: Mapping[str, str], columns: StructType) -> SinkOptions:

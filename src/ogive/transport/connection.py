@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         """Every command that is sent as a request gets *request_fields*, and *credentials* sign it;
         whole frames are sent unchanged.
         """
-        self._credentials = credentials
+        self.credentials = credentials
         self._request_fields = request_fields
         self._loop = asyncio.get_running_loop()
         self._on_request = on_request
@@ -251,8 +251,8 @@ class Connection(asyncio.Protocol):
     def _sign(self, command: RemotingCommand) -> None:
         if self._request_fields:
             command.ext_fields = {**command.ext_fields, **self._request_fields}
-        if self._credentials is not None:
-            command.ext_fields = self._credentials.sign(command.ext_fields, command.body)
+        if self.credentials is not None:
+            command.ext_fields = self.credentials.sign(command.ext_fields, command.body)
 
     @property
     def calls_in_flight(self) -> int:

@@ -64,6 +64,12 @@ class ConnectionPool:
         self._left_at: dict[str, float] = {}
         self.closed = False
 
+    def sign_with(self, credentials: Credentials) -> None:
+        """Sign further requests with *credentials*, on open connections too."""
+        self._credentials = credentials
+        for connection in self._open.values():
+            connection.credentials = credentials
+
     def existing(self, address: str) -> Connection | None:
         """Return the open connection to *address*, None if there is none, without waiting."""
         connection = self._open.get(address)

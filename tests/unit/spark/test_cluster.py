@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -21,11 +22,19 @@ from ogive.errors import (
     TopicNotExist,
 )
 from ogive.model import MessageQueue, PullStatus
-from ogive.spark.cluster import EVERYTHING, IN_FLIGHT_BYTES, Cluster, Throttle, connect
+from ogive.spark.cluster import (
+    EVERYTHING,
+    IN_FLIGHT_BYTES,
+    Cluster,
+    Throttle,
+    cluster,
+    connect,
+)
 from ogive.spark.cluster_options import Access
 from ogive.spark.dedup import TopicInDoubt, ends, stored_keys
 from ogive.spark.patience import DOUBTFUL, BrokerAway, Patience
 from ogive.spark.ranges import ANSWER_BYTES, Pace, QueueRange
+from ogive.testing.fake_broker import FakeBroker
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.headers.pull import PullMessageRequest
@@ -258,16 +267,16 @@ def test_a_task_keeps_to_its_share_of_the_limits(monkeypatch: pytest.MonkeyPatch
         most_ahead = max(most_ahead, ahead)
         return RawPull(PullStatus.FOUND, part.start + count, 0, 10**9, 0, record_of(1000) * count)
 
-    cluster = connect(ACCESS)
-    monkeypatch.setattr(cluster, "pull", pull)
+    reading = connect(ACCESS)
+    monkeypatch.setattr(reading, "pull", pull)
     monkeypatch.setattr("time.sleep", naps.append)
     wanted = [QueueRange(QUEUE, 0, 3000)]
-    for _, body in cluster.read(wanted, pace=Pace(3)):
+    for _, body in reading.read(wanted, pace=Pace(3)):
         ahead -= len(body)
     assert (most_in_flight, sum(naps)) == (3, 0)
 
     most_ahead = 0
-    for _, body in cluster.read(wanted, pace=Pace(3, 500_000.0)):
+    for _, body in reading.read(wanted, pace=Pace(3, 500_000.0)):
         ahead -= len(body)
     assert 0 < most_ahead <= 1_000_000
     assert len(naps) > 3
@@ -338,3 +347,39 @@ async def test_a_broker_is_known_if_any_name_server_knows_one(
     async with on_this_loop() as cluster:
         with pytest.raises(BrokerAway, match=r"no broker is known at 127\.0\.0\.1:9876"):
             await cluster.writable("%DLQ%billing")
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+async def test_a_changed_credentials_file_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On connections that are open, too: a password is changed under a running query."""
+    file = tmp_path / "user.yml"
+
+    def write(secret: str) -> None:
+        changed = tmp_path / "new"
+        changed.write_text(secret)
+        changed.chmod(0o600)
+        changed.replace(file)
+
+    async with FakeBroker({"Orders": 1}) as broker:
+        access = Access(name_servers=(broker.address,), credentials_file=str(file))
+
+        async def key_of_a_pull() -> str:
+            ours = await asyncio.to_thread(cluster, access)
+            await asyncio.to_thread(lambda: list(ours.record_bytes({QUEUE: 0})))
+            return broker.requests[-1].ext_fields["AccessKey"]
+
+        write("accessKey: first\nsecretKey: 12345678\n")
+        assert await key_of_a_pull() == "first"
+        write("accessKey: second\nsecretKey: 87654321\n")
+        assert await key_of_a_pull() == "second"
+        write("accessKey: third\n")
+        assert await key_of_a_pull() == "second"
+        assert "needs the lines accessKey: NAME and secretKey: SECRET" in caplog.text
+        file.unlink()
+        assert await key_of_a_pull() == "second"
+        write("accessKey: fourth\nsecretKey: 12345678\n")
+        assert await key_of_a_pull() == "fourth"
