@@ -51,6 +51,7 @@ COMMANDS: Final[dict[str, Command | CommandGroup]] = {
         message_options.TRACE,
         message_options.DEAD_LETTER,
         pipeline_options.PIPELINE,
+        pipeline_options.SPARK,
         message_options.BENCH,
         admin_options.CONTEXT,
         admin_options.USER,

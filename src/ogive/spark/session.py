@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ogive.client.config import DEFAULT_NAME_SERVER
 from ogive.errors import OgiveError
+from ogive.spark.class_data import use_archive
 from ogive.spark.interpreter import find_python, hint_at, other_interpreter
 from ogive.spark.java import find_java
 
@@ -120,6 +121,7 @@ def _find_java(*, local: bool) -> None:
         # else Spark binds to the first network interface
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     find_java()
+    use_archive()
 
 
 def _check_spark() -> None:
