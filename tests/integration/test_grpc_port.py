@@ -58,7 +58,8 @@ async def route(endpoint: str, *, tls: ssl.SSLContext | None = None) -> pb.Query
             metadata=[("x-mq-client-id", "client"), ("x-mq-language", "PYTHON")],
         )
         assert reply.status == 0, reply.headers
-        return pb.QueryRouteResponse.FromString(reply.messages[0])
+        answer: pb.QueryRouteResponse = pb.QueryRouteResponse.FromString(reply.messages[0])
+        return answer
     finally:
         client.close()
 

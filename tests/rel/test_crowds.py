@@ -328,7 +328,7 @@ async def test_clients_that_come_beat_and_break_off_leave_a_process_as_it_was(
     """
     needs_descriptors(VISITORS + 500)
     dice, groups = random.Random(count), [f"G{number}" for number in range(GROUPS)]
-    with up(tmp_path, "") as ((_, address), pid):
+    with up(tmp_path, "") as ((_, address, _), pid):
         async with await RawClient.open(address) as client:
             # or it would be closed as one that never says anything
             await client.send("T", b"there")
@@ -568,7 +568,7 @@ async def test_a_process_under_who_never_finishes_keeps_its_memory_and_takes_rea
     hello = client_hello(ssl.create_default_context())
     frame = encode_command(RemotingCommand(RequestCode.HEART_BEAT, {"x": "y" * 5_000}))
     with (
-        up(tmp_path, _IMPATIENT, *with_tls(tmp_path)) as ((_, address), pid),
+        up(tmp_path, _IMPATIENT, *with_tls(tmp_path)) as ((_, address, _), pid),
         contextlib.ExitStack() as stack,
     ):
         host, _, port = address.rpartition(":")
@@ -651,7 +651,7 @@ async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
     }
     pull = encode_command(RemotingCommand(RequestCode.PULL_MESSAGE, fields))
     limits = _LIMITS.format(slow_reader_s=slow_reader_s, budget=budget)
-    with up(tmp_path, limits) as ((_, address), pid), contextlib.ExitStack() as stack:
+    with up(tmp_path, limits) as ((_, address, _), pid), contextlib.ExitStack() as stack:
         async with await RawClient.open(address) as client:
             for _ in range(6):
                 await client.send("T", os.urandom(1024 * 1024))

@@ -73,7 +73,7 @@ class GrpcPort:
         self._tls = tls
         self._host = options.advertised_host or options.host
         path = Path(options.data) / "config" / CERTIFICATE
-        self._own = None if tls is not None else OwnCertificate(path, self._host)
+        self._own = OwnCertificate(path, self._host)
         self._endpoint: Endpoint | None = None
 
     async def start(self, broker: Broker, running: AsyncExitStack) -> None:
@@ -122,7 +122,7 @@ class GrpcPort:
             return
         running.push_async_callback(endpoint.stop)
         self._endpoint = endpoint
-        if self._own is not None:
+        if self._tls is None:
             renewing = asyncio.create_task(
                 every(_DAY_S, self.reload, name="renew certificate", first_after_s=_DAY_S)
             )
@@ -133,7 +133,8 @@ class GrpcPort:
         self.says = f" grpc={at}{plain_only}"
 
     def _context(self) -> ssl.SSLContext | None:
-        context = self._tls.context() if self._own is None else self._own.context()
+        source: TlsConfig | OwnCertificate = self._tls or self._own
+        context = source.context()
         if context is not None:
             context.set_alpn_protocols(["h2"])
         return context

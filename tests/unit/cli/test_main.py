@@ -43,6 +43,7 @@ from ogive.cli.up_checks import (
     warn_of_certificate,
     warn_of_users,
 )
+from ogive.cli.up_grpc import GrpcPort
 from ogive.client.admin.records import Permission
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
 from ogive.model import MessageType
@@ -1136,7 +1137,7 @@ async def test_a_new_certificate_that_clients_refuse_is_told_when_it_is_read_aga
     file = tmp_path / "server.pem"
     options = up("--tls-cert", str(file), "--tls-key", str(file))
     trustme.CA().issue_cert("192.0.2.2").private_key_and_cert_chain_pem.write_to_path(file)
-    await _reload(options, None, None, None)
+    await _reload(options, None, None, GrpcPort(options, None), None)
     assert [message.partition(",")[0] for message in caplog.messages] == [
         "clients are given the address 127.0.0.1",
         "the certificates were reloaded",
