@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         listener,
         suspend,
     )
+    from ogive.client.metrics import metrics
     from ogive.client.sending.handle import SendHandle
     from ogive.client.serialize import to_json
     from ogive.client.sync.admin import Admin
@@ -116,6 +117,7 @@ __all__ = [
     "errors",
     "later",
     "listener",
+    "metrics",
     "run",
     "suspend",
     "to_json",
@@ -170,6 +172,7 @@ _HOME: Final = {
     "TransportError": "ogive.errors",
     "later": "ogive.client.listener",
     "listener": "ogive.client.listener",
+    "metrics": "ogive.client.metrics",
     "run": "ogive.client.consumer.push_consumer",
     "suspend": "ogive.client.listener",
     "to_json": "ogive.client.serialize",

@@ -10,7 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +21,7 @@ import pytest
 
 import ogive
 from ogive.testing import Broker
+from tests.processes import free_port
 
 pytestmark = pytest.mark.client_suite
 
@@ -311,3 +315,109 @@ def test_a_topic_beyond_the_limit_of_a_group_is_refused_and_the_others_go_on() -
             ),
         ):
             pass
+
+
+def page(address: str) -> tuple[int, str]:
+    """Return the status and the text of a page."""
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read().decode()
+
+
+def ready_pages(process: subprocess.Popen[bytes]) -> str:
+    """Return the address of the pages, once the process is ready."""
+    address = line(process).removeprefix("metrics ").removesuffix("/metrics")
+    with patience() as again:
+        while page(f"{address}/ready") != (200, "ready\n"):
+            again()
+    return address
+
+
+@contextmanager
+def patience() -> Iterator[Callable[[], None]]:
+    """Yield a pause that fails after a minute of pauses."""
+    give_up = time.monotonic() + 60
+
+    def again() -> None:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+    yield again
+
+
+def test_the_pages_of_a_worker_show_its_figures_and_fail_first_at_a_stop(tmp_path: Path) -> None:
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer:
+        producer.send("Work", b"one")
+        words = ["shop_app:work", "--http-port", "0", "--drain-delay", "600"]
+        with running(tmp_path, broker.name_server, *words) as process:
+            assert line(process) == "work: Work for group workers"
+            address = ready_pages(process)
+            assert page(f"{address}/health") == (200, "ok\n")
+            assert [line(process), line(process)] == ["begun one", "ended one"]
+            process.send_signal(signal.SIGTERM)
+            with patience() as again:
+                while page(f"{address}/ready") != (503, "not ready: stopping\n"):
+                    again()
+            # it still consumes
+            producer.send("Work", b"two")
+            assert [line(process), line(process)] == ["begun two", "ended two"]
+            status, text = page(f"{address}/metrics")
+            assert status == 200
+            figures = dict(row.rsplit(" ", 1) for row in text.splitlines() if row[0] != "#")
+            (pulled,) = (
+                int(value)
+                for name, value in figures.items()
+                if name.startswith('ogive_client_pulled_messages_total{topic="Work"')
+            )
+            assert pulled == 2
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            assert process.returncode == 130
+
+
+def test_a_stop_that_takes_too_long_ends_with_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer:
+        producer.send("Work", b"for ever")
+        words = ["shop_app:work", "--wait", "600", "--stop-timeout", "0.5"]
+        with running(tmp_path, broker.name_server, *words) as process:
+            assert [line(process), line(process)] == [
+                "work: Work for group workers",
+                "begun for ever",
+            ]
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 124
+            assert b"not stopped 0.5 s after the signal: the process ends" in err
+
+
+def test_several_processes_each_have_a_port_and_stop_together(tmp_path: Path) -> None:
+    port = free_port((0, 1))
+    with Broker() as broker, ogive.Admin(broker.name_server) as admin:
+        admin.create_topic("Work", queues=4)
+        words = ["shop_app:work", "--processes", "2", "--http-port", str(port)]
+        with running(tmp_path, broker.name_server, *words) as process:
+            addresses = {line(process) for _ in range(4)} - {"work: Work for group workers"}
+            assert addresses == {
+                f"metrics http://127.0.0.1:{port + number}/metrics" for number in range(2)
+            }
+            for number in range(2):
+                with patience() as again:
+                    while page(f"http://127.0.0.1:{port + number}/ready")[0] != 200:
+                        again()
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+            assert (err, process.returncode) == (b"", 0)
+
+
+def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
+    dies = "import os, ogive\n" + SHOW.replace("print(message.text, flush=True)", "os._exit(3)")
+    (tmp_path / "dying_app.py").write_text(dies)
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer:
+        producer.send("Prices", b"one")
+        words = ["dying_app", "--processes", "2", "--offsets-dir", str(tmp_path)]
+        with running(tmp_path, broker.name_server, *words) as process:
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 3
+            assert b"a process ended with exit code 3; the others are stopped" in err

@@ -7,7 +7,7 @@ Java shows nothing; send times are of all sends since the start.
 """
 
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -87,25 +87,6 @@ class Rates(NamedTuple):
     transferred: float
     found: float
     missed: float
-
-
-class Values:
-    """Values, counted by *bounds*: those up to the first, those above it up to the second, and so
-    on.
-    """
-
-    __slots__ = ("_bounds", "_counts", "_total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds, self._counts, self._total = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def histogram(self) -> Histogram:
-        *at_most, count = accumulate(self._counts)
-        return Histogram(self._bounds, at_most, count, self._total)
 
 
 class Durations:

@@ -16,12 +16,11 @@ from typing import Final
 
 from ogive.cli.connect import is_there
 from ogive.cli.output import say
+from ogive.cli.worker import stop_limit_s
 from ogive.errors import InvalidOption
 from ogive.text import pluralize
 
 POLL_S: Final = 0.5
-# time for closing connections and the interpreter, after the wait for running calls
-GRACE_S: Final = 10.0
 # files that are checked every POLL_S
 MAX_FILES: Final = 10_000
 _NOT_OURS: Final = frozenset({"__pycache__", "node_modules"})
@@ -53,7 +52,7 @@ async def serve(options: argparse.Namespace) -> int:
                 "save"
             )
             await asyncio.wait((change, stopped), return_when=asyncio.FIRST_COMPLETED)
-        await _end(process, options.wait)
+        await _end(process, stop_limit_s(options))
         stopped.cancel()
         if stop.is_set():
             change.cancel()
@@ -62,7 +61,7 @@ async def serve(options: argparse.Namespace) -> int:
         say(f"{', '.join(names)} changed, starting again")
 
 
-async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
+async def _end(process: asyncio.subprocess.Process, limit_s: float) -> None:
     """End the process as SIGTERM ends ``ogive run``: wait for running calls and commit, before
     anything new starts.
     """
@@ -70,7 +69,7 @@ async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
     try:
-        async with asyncio.timeout(wait_s + GRACE_S):
+        async with asyncio.timeout(limit_s):
             await process.wait()
     except TimeoutError:
         say(
@@ -98,17 +97,23 @@ def command(options: argparse.Namespace) -> list[str]:
         str(options.wait),
         *["-v"] * options.verbose,
     ]
+    if options.insecure_http:
+        words.append("--insecure-http")
     for name in (
         "instance_name",
         "offsets_dir",
+        "stop_timeout",
+        "http_port",
+        "http_host",
+        "drain_delay",
         "name_server",
         "credentials",
         "cafile",
         "certfile",
         "keyfile",
     ):
-        if value := getattr(options, name):
-            words += [f"--{name.replace('_', '-')}", value]
+        if (value := getattr(options, name)) not in (None, ""):
+            words += [f"--{name.replace('_', '-')}", str(value)]
     return words
 
 

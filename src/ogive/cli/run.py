@@ -9,23 +9,18 @@ import os
 import sys
 import traceback
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
-from ogive.cli import reload
+from ogive.cli import processes, reload, worker
 from ogive.cli.connect import client_config, place, spark_options
 from ogive.cli.output import say
 from ogive.cli.run_options import NOT_ON_SPARK, ON_SPARK
-from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push_consumer import found_in
-from ogive.client.consumer.push_consumer import run as serve
 from ogive.client.listener import AnyListener, Listener
 from ogive.errors import InvalidOption
 from ogive.text import pluralize
-
-_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
@@ -41,23 +36,34 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     if only and options.engine != "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine spark")
     only = [
-        f"--{name.replace('_', '-')}" for name in NOT_ON_SPARK if getattr(options, name) is not None
+        f"--{name.replace('_', '-')}"
+        for name, default in NOT_ON_SPARK.items()
+        if getattr(options, name) != default
     ]
     if only and options.engine == "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine local")
-    if options.wait < 0:
-        raise InvalidOption(f"--wait {options.wait:g}: must be 0 or more seconds")
+    if not 1 <= options.processes <= processes.MAX_PROCESSES:
+        raise InvalidOption(
+            f"--processes {options.processes}: must be between 1 and {processes.MAX_PROCESSES}"
+        )
+    worker.check(options)
     if options.reload:
         if options.engine == "spark":
             raise InvalidOption(
                 "--reload: only with --engine local; a Spark job is started again with its "
                 "checkpoint"
             )
+        if options.processes > 1:
+            raise InvalidOption("--reload restarts one process: leave --processes out")
         return reload.serve(options)
+    if options.processes > 1:
+        # reports a wrong target once, before any process starts
+        load_listeners(options.targets)
+        return processes.serve(options)
     listeners = load_listeners(options.targets)
     # after the import: an application that sets up its own logging keeps it
     logging.basicConfig(
-        level=_LEVELS[min(options.verbose, 2)],
+        level=worker.LEVELS[min(options.verbose, 2)],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
@@ -72,13 +78,7 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
     """Run the listeners as members of their groups, on threads and the loop of this process."""
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
-    folder = None if options.offsets_dir is None else Path(options.offsets_dir)
-    config = ConsumerConfig(await_termination_s=options.wait, offsets_dir=folder)
-    serve(
-        *listeners,
-        config=config,
-        client=replace(client_config(options), instance_name=options.instance_name),
-    )
+    worker.run(listeners, options)
 
 
 def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:

@@ -16,7 +16,17 @@ ON_SPARK: Final[dict[str, Any]] = {
 
 """Defaults of the options that only ``--engine spark`` has."""
 
-NOT_ON_SPARK: Final = ("instance_name", "offsets_dir")
+NOT_ON_SPARK: Final[dict[str, Any]] = {
+    "instance_name": None,
+    "offsets_dir": None,
+    "processes": 1,
+    "http_port": None,
+    "http_host": None,
+    "insecure_http": False,
+    "drain_delay": None,
+    "stop_timeout": None,
+}
+"""Defaults of the options that only ``--engine local`` has."""
 
 
 def _console_address(needed: str) -> tuple[Option, ...]:
@@ -481,6 +491,50 @@ RUN: Final = Command(
             default=10.0,
             metavar="SECONDS",
             help="how long stopping waits for running calls (default: 10)",
+        ),
+        option(
+            "--stop-timeout",
+            type=float,
+            metavar="SECONDS",
+            help="end the process so long after a signal, whatever still runs, with exit code 124 "
+            "(default: --drain-delay, --wait and 10 more)",
+        ),
+        option(
+            "--processes",
+            type=int,
+            default=1,
+            metavar="N",
+            help="run so many processes with these listeners; if one ends, all are stopped "
+            "(default: 1)",
+        ),
+        titled(
+            "probes and metrics",
+            option(
+                "--http-port",
+                type=int,
+                metavar="PORT",
+                help="serve /metrics (Prometheus), /health and /ready over HTTP on this port; 0 "
+                "takes a free one. With --processes the next ones are at PORT+1, PORT+2, ...",
+            ),
+            option(
+                "--http-host",
+                type=host,
+                metavar="IP",
+                help="address for --http-port, which requires no credentials (default: 127.0.0.1)",
+            ),
+            option(
+                "--insecure-http",
+                action="store_true",
+                help="allow an --http-host other than loopback: anyone who can reach it can read "
+                "the figures",
+            ),
+            option(
+                "--drain-delay",
+                type=float,
+                metavar="SECONDS",
+                help="after a signal, answer /ready with 503 and still consume for this long "
+                "(default: 0)",
+            ),
         ),
         option(
             "--reload",

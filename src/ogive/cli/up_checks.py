@@ -89,8 +89,10 @@ def check(options: argparse.Namespace) -> None:
             "or leave it out"
         )
     if options.metrics_port is not None:
-        _check_metrics_host(
-            options.metrics_host, options.insecure_metrics or options.insecure_listen
+        check_pages_host(
+            "metrics",
+            options.metrics_host,
+            allowed=options.insecure_metrics or options.insecure_listen,
         )
     check_effect(options)
     up_grpc.check(options)
@@ -265,20 +267,20 @@ def check_numbers(options: argparse.Namespace) -> None:
             raise InvalidOption(f"{_option(name)} {shown}: {needed}")
 
 
-def _check_metrics_host(host: str, allowed: bool) -> None:
-    """Raise InvalidOption for a metrics port on another address. Credentials do not help, because
+def check_pages_host(kind: str, host: str, *, allowed: bool) -> None:
+    """Raise InvalidOption for a --*kind*-port on another address. Credentials do not help, because
     this port does not require them.
     """
     try:
         loopback = is_loopback(host)
     except ValueError:
         raise InvalidOption(
-            f"--metrics-host {host}: an IP address or localhost is expected"
+            f"--{kind}-host {host}: an IP address or localhost is expected"
         ) from None
     if not loopback and not allowed:
         raise InvalidOption(
-            f"--metrics-host {host} is not loopback, anyone who can reach it can read the figures; "
-            "add --insecure-metrics if that is meant"
+            f"--{kind}-host {host} is not loopback, anyone who can reach it can read the figures; "
+            f"add --insecure-{kind} if that is meant"
         )
 
 

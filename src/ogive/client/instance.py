@@ -36,6 +36,7 @@ from ogive.client.broker_requests import BrokerRequests, RegisteredConsumer
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, tls_context
 from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
+from ogive.client.metrics import ClientMetrics
 from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
 from ogive.client.route_cache import RouteCache
@@ -114,6 +115,7 @@ class ClientInstance(StartedByWith):
     def __init__(self, config: ClientConfig | None = None) -> None:
         self.config = config or ClientConfig()
         self.client_id = make_client_id(self.config.instance_name)
+        self.metrics = ClientMetrics(self.client_id)
         self.namespace = Namespace(self.config.namespace or "")
         self.name_servers = NameServers(self.config.name_servers, self.config.name_server_source)
         self._consumers: dict[str, RegisteredConsumer] = {}
@@ -153,6 +155,7 @@ class ClientInstance(StartedByWith):
         if self._state != "new":
             raise IllegalStateError(f"client {self.client_id} was started before; make a new one")
         self._state = "running"
+        self.metrics.show()
         config = self.config
         self.spawn(
             every(
@@ -185,6 +188,7 @@ class ClientInstance(StartedByWith):
             self._state = "closed"
             return
         self._state = "closed"
+        self.metrics.hide()
         try:
             await asyncio.gather(
                 *(self._unregister(producer_group=group) for group in self._producer_groups),
@@ -343,6 +347,7 @@ class ClientInstance(StartedByWith):
         """
         if self._consumers.get(consumer.group) is consumer:
             del self._consumers[consumer.group]
+            self.metrics.groups.pop(consumer.group, None)
             await self._unregister(consumer_group=consumer.group)
 
     def consumer(self, group: str) -> RegisteredConsumer | None:
@@ -427,6 +432,11 @@ class ClientInstance(StartedByWith):
 
     def _known_brokers(self) -> dict[str, dict[int, str]]:
         return self._cluster | self.routes.brokers
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a broker of the topics in use is known and answers heartbeats."""
+        return not self._unreachable.issuperset(self.heartbeat_addresses())
 
     def heartbeat_addresses(self) -> list[str]:
         """Return the addresses of masters, and with consumers of slaves as well."""

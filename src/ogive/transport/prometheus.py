@@ -1,6 +1,8 @@
 """Prometheus's text format for metrics."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -20,6 +22,25 @@ class Histogram(NamedTuple):
     at_most: Sequence[int]
     all: int
     total: float
+
+
+class Values:
+    """Values, counted by *bounds*: those up to the first, those above it up to the second, and so
+    on.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds, self._counts, self._total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._total += times * value
+
+    def histogram(self) -> Histogram:
+        *at_most, count = accumulate(self._counts)
+        return Histogram(self._bounds, at_most, count, self._total)
 
 
 class MetricsText:

@@ -14,9 +14,9 @@ from ogive.broker.traffic import (
     Durations,
     Traffic,
     TrafficTotals,
-    Values,
 )
 from ogive.model import HALF_TOPIC, SYSTEM_TOPICS
+from ogive.transport.prometheus import Values
 from ogive.wire.codes import RequestCode
 
 SEND = RequestCode.SEND_MESSAGE_V2

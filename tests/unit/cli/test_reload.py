@@ -75,6 +75,15 @@ def test_what_is_started_has_the_same_options() -> None:
         "left",
         "--offsets-dir",
         "there",
+        "--stop-timeout",
+        "20.0",
+        "--http-port",
+        "0",
+        "--http-host",
+        "::1",
+        "--insecure-http",
+        "--drain-delay",
+        "2.0",
         "-n",
         "h:1",
         "--credentials",
@@ -96,7 +105,6 @@ def test_what_is_started_has_the_same_options() -> None:
 async def test_a_process_that_does_not_end_is_killed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "GRACE_S", 0)
     deaf = (
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); "
         "signal.pause()"

@@ -43,13 +43,14 @@ from ogive.broker.deferred.timer_properties import (
 from ogive.broker.deferred.waiting import MAX_WAIT_S, Put, stored_again
 from ogive.broker.off_loop_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
-from ogive.broker.traffic import ByTopic, Values
+from ogive.broker.traffic import ByTopic
 from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, TIMER_TOPIC, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.file_reader import Cold
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage, PutDone, PutResult
+from ogive.transport.prometheus import Values
 from ogive.wire.message import decode_properties, decode_stored, real_place
 
 log = logging.getLogger(__name__)

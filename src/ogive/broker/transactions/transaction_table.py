@@ -31,7 +31,7 @@ from typing import Final
 from ogive.broker.deferred.waiting import Served
 from ogive.broker.replies import Rejected
 from ogive.broker.state.offset_table import OffsetTable
-from ogive.broker.traffic import ByTopic, Traffic, Values
+from ogive.broker.traffic import ByTopic, Traffic
 from ogive.broker.transactions.half_messages import (
     as_it_is,
     committed,
@@ -59,6 +59,7 @@ from ogive.model import (
 )
 from ogive.store.message_store import MessageStore
 from ogive.store.types import SIZE_BEFORE, NewMessage, PutDone, PutResult
+from ogive.transport.prometheus import Values
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import Decision
 from ogive.wire.message import StoredMessage

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from ogive.client.consumer.subscription import Announcer, MemberContext, OnChang
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, consume_from_where
+from ogive.client.metrics import TopicFigures
 from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import BrokerError, IllegalStateError, InvalidOption, NoRoute
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
@@ -100,6 +101,7 @@ class GroupMember(ABC):
     def register(self) -> None:
         """Become a member with the next heartbeat."""
         self._context.instance.register_consumer(self)
+        self._context.instance.metrics.groups[self.group] = self._figures
 
     def begin(self) -> None:
         """Keep progress, and take over queues from now on."""
@@ -191,6 +193,30 @@ class GroupMember(ABC):
             topics={topic: group.statistics.of(topic).status(now) for topic in self._state.topics},
         )
         return info.encode()
+
+    def _figures(self) -> list[TopicFigures]:
+        held = self._cached()
+        return [self._figures_of(topic, held) for topic in list(self._state.topics)]
+
+    def _figures_of(self, topic: str, held: Iterable[ProcessQueue]) -> TopicFigures:
+        statistics = self._context.statistics.of(topic)
+        of_topic = [one for one in held if one.queue.topic == topic]
+        ends = [one for one in of_topic if one.end_offset is not None]
+        return TopicFigures(
+            topic,
+            statistics.succeeded_calls.histogram(),
+            statistics.failed_calls.histogram(),
+            statistics.pulled_messages,
+            sum(one.count for one in of_topic),
+            sum(one.bytes for one in of_topic),
+            sum(max(0, (one.end_offset or 0) - self._reached(one)) for one in ends)
+            if ends
+            else None,
+        )
+
+    def _cached(self) -> Sequence[ProcessQueue]:
+        """Return what holds messages that are not finished."""
+        return list(self._state.held.values())
 
     @abstractmethod
     def _properties(self) -> dict[str, str]:

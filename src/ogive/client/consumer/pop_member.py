@@ -327,9 +327,13 @@ class PopService:
     def _all(self) -> list[PopSource]:
         return [*self.sources.values(), *self._left]
 
+    def unfinished(self) -> list[PopQueue]:
+        """Return what was popped and is not finished. Any thread may ask."""
+        return [held for source in self._all() for held in list(source.held)]
+
     async def _pop_once(self, source: PopSource, attempt_id: str) -> int | None:
         """Pop once. Return the number of messages, or None if it failed."""
-        config, queue = self._config, source.queue
+        config, queue, asked_at = self._config, source.queue, self._loop.time()
         listener = self._listeners[queue.topic].config
         settings = PopSettings(config.pop_invisible_s, listener.start, listener.orderly)
         try:
@@ -344,6 +348,9 @@ class PopService:
             return None
         if self._outages.ends(queue):
             log.info("pops of %s from %s succeed again", queue.topic, queue.broker_name)
+        if popped:
+            at = self._loop.time()
+            self._group.statistics.of(queue.topic).pulled(at, at - asked_at, len(popped))
         self._take(source, popped)
         return len(answer.messages)
 
@@ -614,6 +621,9 @@ class PopMember(PushMember):
 
     def abandon(self) -> None:
         self._pops.abandon()
+
+    def _cached(self) -> Sequence[ProcessQueue]:
+        return self._pops.unfinished()
 
     def _join(self, topic: str, listener: ListenerConfig) -> None:
         self._state.starts[topic] = listener.start

@@ -126,6 +126,7 @@ class ProcessQueue:
         "busy",
         "consumed_at_ms",
         "doubted",
+        "end_offset",
         "failed_unlocks",
         "leased_until",
         "paused",
@@ -157,6 +158,8 @@ class ProcessQueue:
         # its broker could not be reached, or had forgotten us: others may have gone on in it
         self.doubted = False
         self.suggested_broker_id = 0
+        # of the broker's queue, when it was pulled last
+        self.end_offset: int | None = None
         # its next pulls bring bytes that are no message, see ``corrupt_messages.py``
         self.stuck_at: int | None = None
         # orderly: what a worker has now, behind what was consumed and not committed

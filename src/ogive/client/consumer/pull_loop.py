@@ -218,6 +218,7 @@ class PullService(QueueObserver):
         if not process_queue.active or process_queue.doubted:
             return
         process_queue.suggested_broker_id = result.suggested_broker_id
+        process_queue.end_offset = result.max_offset
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._go_to(process_queue, result)
             return

@@ -5,7 +5,7 @@ consume.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Self
@@ -405,7 +405,7 @@ def run(
         )
     consumer = PushConsumer(*listeners, name_server=name_server, config=config, client=client)
     try:
-        asyncio.run(_serve(consumer))
+        asyncio.run(run_until_signal(consumer))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
@@ -425,7 +425,9 @@ async def serve(
     they were given comes again. Signals are handled in the main thread only, and as before once
     this has returned; elsewhere cancel the task.
     """
-    await _serve(PushConsumer(*listeners, name_server=name_server, config=config, client=client))
+    await run_until_signal(
+        PushConsumer(*listeners, name_server=name_server, config=config, client=client)
+    )
 
 
 @contextmanager
@@ -451,7 +453,21 @@ def _handling(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> It
                 signal.signal(number, handler)
 
 
-async def _serve(consumer: PushConsumer) -> None:
+async def _nothing() -> None:
+    """Do nothing."""
+
+
+async def run_until_signal(
+    consumer: PushConsumer,
+    *,
+    started: Callable[[], Awaitable[None]] = _nothing,
+    drain: Callable[[], Awaitable[None]] = _nothing,
+) -> None:
+    """Run the consumer until SIGINT or SIGTERM, then close it.
+
+    *started* is awaited after its start, *drain* after the signal, before the close. The same
+    signal again cancels all.
+    """
     loop, stop, whole = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
     assert whole is not None
 
@@ -471,7 +487,9 @@ async def _serve(consumer: PushConsumer) -> None:
             if not await _unless(stopped, consumer.start()):
                 return
             try:
-                await _unless(stopped, consumer.wait())
+                await started()
+                if not await _unless(stopped, consumer.wait()):
+                    await drain()
             finally:
                 await consumer.close()
         finally:

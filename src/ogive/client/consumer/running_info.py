@@ -18,6 +18,8 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.listener import ListenerConfig
+from ogive.client.metrics import PROCESS_MS
+from ogive.transport.prometheus import Values
 from ogive.wire.bodies.running_info import ConsumeStatus, ProcessQueueInfo
 
 # so many slots of so many seconds
@@ -91,17 +93,24 @@ class TopicStatistics:
         self._consume_ms = Meter(begun)
         self._done = Meter(begun)
         self._failed = Meter(begun)
+        self.pulled_messages = 0
+        self.succeeded_calls = Values(PROCESS_MS)
+        self.failed_calls = Values(PROCESS_MS)
 
     def pulled(self, now: float, seconds: float, messages: int) -> None:
         """Record a pull that found messages; *messages* of them were wanted."""
         self._pull_ms.add(now, seconds * 1000)
         self._pulled.add(now, messages)
+        self.pulled_messages += messages
 
     def consumed(self, now: float, seconds: float, *, calls: int, done: int, failed: int) -> None:
         """Record *calls* of the listener, which took *seconds* together."""
         self._consume_ms.add(now, seconds * 1000, calls)
         self._done.add(now, done)
         self._failed.add(now, failed)
+        mean_ms = seconds * 1000 / max(1, calls)
+        self.succeeded_calls.add(mean_ms, done)
+        self.failed_calls.add(mean_ms, failed)
 
     def status(self, now: float) -> ConsumeStatus:
         return ConsumeStatus(

@@ -121,6 +121,7 @@ class Publisher:
     def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
         self.client = client
         self.config = config
+        self._metrics = client.metrics
         self._loop = asyncio.get_running_loop()
         self.clock = self._loop.time
         self._keys = UniqueKeys()
@@ -772,6 +773,7 @@ class Publisher:
     def succeed(self, pending: PendingSend, result: SendResult) -> None:
         if self.client.namespace:
             result = replace(result, queue=self.client.namespace.strip_queue(result.queue))
+        self._count(pending, stored=True)
         self._finish(pending, result, None)
         if not pending.future.done():
             pending.future.set_result(result)
@@ -784,11 +786,20 @@ class Publisher:
             self.end(pending, outcome_of(pending, self._loop.time(), self.client.name_servers))
 
     def end(self, pending: PendingSend, error: OgiveError) -> None:
+        self._count(pending, stored=False)
         self._finish(pending, None, error)
         # its traceback would keep the message in memory
         pending.error = None
         if not pending.future.done():
             pending.future.set_exception(error)
+
+    def _count(self, pending: PendingSend, *, stored: bool) -> None:
+        if not pending.finished:
+            # a batch of send_batch counts by its list
+            count = len(pending.batch) if pending.batch else pending.count
+            self._metrics.sent(
+                pending.topic, self._loop.time() - pending.started, count, stored=stored
+            )
 
     def _finish(
         self, pending: PendingSend, result: SendResult | None, error: BaseException | None

@@ -1,0 +1,158 @@
+"""Process of ``ogive run``: listeners on threads and the loop, until a signal, with pages over HTTP
+for probes and Prometheus.
+"""
+
+import argparse
+import asyncio
+import errno
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ogive.cli.connect import client_config
+from ogive.cli.exits import EXIT_STOP_TIMEOUT, TryLater
+from ogive.cli.up_checks import check_pages_host
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.push_consumer import PushConsumer, run_until_signal
+from ogive.client.instance import ClientInstance
+from ogive.client.listener import AnyListener
+from ogive.client.metrics import metrics
+from ogive.errors import ConnectError, InvalidOption, OgiveError
+from ogive.transport.monitoring import Page, PageServer
+from ogive.transport.prometheus import CONTENT_TYPE
+
+log = logging.getLogger(__name__)
+
+LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+# time for closing connections and the interpreter, after the wait for running calls
+GRACE_S: Final = 10.0
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise InvalidOption for values that contradict each other or are out of range."""
+    for name in ("wait", "drain_delay", "stop_timeout"):
+        value = getattr(options, name)
+        if value is not None and not 0 <= value < float("inf"):
+            raise InvalidOption(f"--{name.replace('_', '-')} {value:g}: must be 0 or more seconds")
+    if options.http_port is None:
+        for name in ("http_host", "drain_delay"):
+            if getattr(options, name) is not None:
+                raise InvalidOption(f"--{name.replace('_', '-')} has no effect without --http-port")
+    elif not 0 <= options.http_port <= 65_536 - options.processes:
+        raise InvalidOption(
+            f"--http-port {options.http_port}: must be between 0 and {65_536 - options.processes}"
+        )
+    check_pages_host("http", options.http_host or "127.0.0.1", allowed=options.insecure_http)
+
+
+def stop_limit_s(options: argparse.Namespace) -> float:
+    """Return the seconds from a signal to the end of the process, at most."""
+    if options.stop_timeout is not None:
+        return float(options.stop_timeout)
+    return float((options.drain_delay or 0) + options.wait + GRACE_S)
+
+
+def run(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:
+    """Run the listeners until a signal arrives.
+
+    Raises TryLater if the port is in use, KeyboardInterrupt after a second signal.
+    """
+    try:
+        asyncio.run(_work(listeners, options))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _work(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:
+    folder = None if options.offsets_dir is None else Path(options.offsets_dir)
+    config = ConsumerConfig(await_termination_s=options.wait, offsets_dir=folder)
+    settings = replace(client_config(options), instance_name=options.instance_name)
+    state = "starting"
+
+    def ready() -> Page:
+        if state:
+            return Page(503, f"not ready: {state}\n")
+        if not client.is_connected:
+            return Page(503, "not ready: no broker answers\n")
+        return Page(200, "ready\n")
+
+    async def started() -> None:
+        nonlocal state
+        state = ""
+
+    async def drain() -> None:
+        nonlocal state
+        state = "stopping"
+        limit = threading.Timer(stop_limit_s(options), _give_up, (stop_limit_s(options),))
+        limit.daemon = True
+        limit.start()
+        if options.drain_delay:
+            log.warning("stops in %g s; a second signal stops it at once", options.drain_delay)
+            await asyncio.sleep(options.drain_delay)
+
+    async with AsyncExitStack() as running:
+        step_log_level_at_hang_up()
+        client = await running.enter_async_context(ClientInstance(settings))
+        if options.http_port is not None:
+            pages = PageServer(
+                {
+                    "/health": lambda: Page(200, "ok\n"),
+                    "/ready": ready,
+                    "/metrics": lambda: Page(200, metrics(), CONTENT_TYPE),
+                },
+                host=options.http_host or "127.0.0.1",
+                port=options.http_port,
+            )
+            await _serve(pages)
+            running.push_async_callback(pages.stop)
+        consumer = PushConsumer(*listeners, config=config, client=client)
+        await run_until_signal(consumer, started=started, drain=drain)
+
+
+async def _serve(pages: PageServer) -> None:
+    try:
+        await pages.start()
+    except ConnectError as exc:
+        cause = exc.__context__
+        passing = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
+        raise (TryLater if passing else OgiveError)(
+            f"{exc}; --http-port chooses another (0: a free one)"
+        ) from None
+    print(f"metrics http://{pages.address}/metrics", flush=True)
+
+
+def _give_up(limit_s: float) -> None:
+    """End the process, whatever still runs."""
+    log.error(
+        "not stopped %g s after the signal: the process ends, and the messages of running calls "
+        "come again",
+        limit_s,
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_STOP_TIMEOUT)
+
+
+def step_log_level_at_hang_up() -> None:
+    """Let SIGHUP change the log level: from WARNING to INFO, to DEBUG, and back.
+
+    In a terminal SIGHUP ends the process as before, and after ``nohup`` it stays ignored.
+    """
+    in_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if not in_terminal and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _step_log_level)
+
+
+def _step_log_level() -> None:
+    root = logging.getLogger()
+    at = LEVELS.index(root.level) if root.level in LEVELS else -1
+    level = LEVELS[(at + 1) % len(LEVELS)]
+    root.setLevel(level)
+    log.warning("SIGHUP: the log level is %s now", logging.getLevelName(level))
