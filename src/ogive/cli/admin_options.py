@@ -610,7 +610,7 @@ CHECK: Final = CommandGroup(
 
 STORE: Final = CommandGroup(
     "store",
-    "check and repair the directory of a stopped broker",
+    "copy, check and repair the directory of a broker",
     commands=(
         Command(
             "verify",
@@ -620,6 +620,20 @@ STORE: Final = CommandGroup(
             "because a broker is using it.",
             parts=(
                 option("directory", metavar="DIR", help="the broker's --data, ours or Apache's"),
+                JSON,
+            ),
+        ),
+        Command(
+            "backup",
+            "broker_commands:backup",
+            "copy a broker's directory, while the broker runs or not",
+            "A broker starts on the copy as after a power cut at that moment. Interrupted, the "
+            "same command goes on. Exit code 0: done; 3: the copy is damaged; 1: it cannot be "
+            "done.",
+            parts=(
+                option("directory", metavar="DIR", help="the --data of a broker of ogive"),
+                option("to", metavar="TO", help="a directory that does not exist yet"),
+                option("--verify", action="store_true", help="read and check the copy"),
                 JSON,
             ),
         ),

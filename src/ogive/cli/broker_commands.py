@@ -2,7 +2,7 @@
 
 ``ogive broker ...``: the brokers of a cluster and the figures that they report.
 
-``ogive store``: check and repair the directory of a stopped broker.
+``ogive store``: copy, check and repair the directory of a broker.
 
 ``ogive errors CODE``: the meaning of a code in the answer of a broker or name server, and what to
 do.
@@ -23,6 +23,7 @@ from ogive.cli.output import print_json, print_rows, print_table
 from ogive.client.admin import BrokerStatus
 from ogive.errors import InvalidOption, ResponseCode, broker_error
 from ogive.model import instant
+from ogive.store.backup import back_up
 from ogive.store.fs import reason
 from ogive.store.types import APACHE_CONF
 from ogive.store.verify import Report
@@ -124,6 +125,30 @@ def verify(options: argparse.Namespace) -> int:
     else:
         _show(report)
     return 0 if report.is_sound else EXIT_DAMAGED
+
+
+def backup(options: argparse.Namespace) -> int:
+    """Copy a store beside its broker. Return 0, or 3 if the copy is damaged.
+
+    Raises InvalidOption, StoreUnusable, StoreCorrupt.
+    """
+    filter_repeated_warnings(again=False)
+    done = back_up(Path(options.directory), Path(options.to))
+    report = verify_store(Path(options.to)) if options.verify else None
+    if options.json:
+        print_json(
+            dataclasses.asdict(done)
+            | ({} if report is None else {"verified": _damage_record(report)})
+        )
+    else:
+        again = f", {done.reused} of them from before" if done.reused else ""
+        print(
+            f"{done.directory}: the log from {done.log_start} to {done.log_end}, "
+            f"{pluralize(done.segments, 'file')}{again}"
+        )
+        if report is not None:
+            _show(report)
+    return EXIT_DAMAGED if report is not None and not report.is_sound else 0
 
 
 def export_leases(options: argparse.Namespace) -> int:
