@@ -1,5 +1,6 @@
 """The files in deploy/ are valid for the programs that read them, and name what ogive has."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
+import ogive
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -29,9 +32,24 @@ def test_the_alerts_fire_when_they_should_and_not_else() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_alerts_name_metrics_that_brokers_have() -> None:
+def served_by_brokers() -> set[str]:
     served = (ROOT / "tests/surface/lists/metrics.txt").read_text("utf-8")
-    known = set(re.findall(r"^(\w+):", served, re.MULTILINE))
+    return set(re.findall(r"^(\w+):", served, re.MULTILINE))
+
+
+def test_the_board_names_metrics_that_brokers_and_clients_have() -> None:
+    """tests/integration/test_dashboard.py has a Prometheus answer its queries."""
+    board = json.loads((DEPLOY / "grafana-dashboard.json").read_text("utf-8"))
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    named = set(re.findall(r"\b(?:ogive|rocketmq)_\w+", " ".join(queries)))
+    of_histograms = {re.sub(r"_(bucket|count|sum)$", "", name) for name in named}
+    clients = set(re.findall(r"^# TYPE (\w+)", ogive.metrics(), re.MULTILINE))
+    assert len(named) > 15
+    assert of_histograms <= served_by_brokers() | clients
+
+
+def test_the_alerts_name_metrics_that_brokers_have() -> None:
+    known = served_by_brokers()
     named = set(re.findall(r"\b(?:ogive|rocketmq)_\w+", RULES.read_text("utf-8")))
     assert named
     assert named <= known
