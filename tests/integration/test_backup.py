@@ -27,7 +27,8 @@ def everything(name_server: str) -> list[int]:
 def test_a_copy_has_every_message_acknowledged_before_it_began(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    acknowledged, stop, many = [], threading.Event(), threading.Event()
+    acknowledged: list[int] = []
+    stop, many = threading.Event(), threading.Event()
     options = ("--segment-size", "65536")
     with (
         Broker(data=tmp_path / "live", options=options) as broker,
