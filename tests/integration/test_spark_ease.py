@@ -10,7 +10,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,38 +19,17 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyspark
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import ogive
 import ogive.spark
 from ogive.spark.metrics import QueryMetrics
-from ogive.spark.parse import parse_json
 from tests.peers import RunningBroker, our_broker
 from tests.topics import eventually, wait_until_shown
 
 pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass
-class Order:
-    number: int
-    note: str | None
-
-
-@dataclass
-class Line:
-    item: str
-    note: str | None
-
-
-@dataclass
-class Parcel:
-    lines: list[Line]
-    to: Line | None
-    by_shop: dict[str, Line] | None
 
 
 def test_each_read_sees_what_came_meanwhile(
@@ -85,73 +63,6 @@ def test_workers_import_the_pyspark_that_is_installed(spark: SparkSession) -> No
         return pyspark.__file__
 
     assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
-
-
-def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(
-    spark: SparkSession, broker: RunningBroker, topic: str
-) -> None:
-    bodies = [
-        b'{"number": 1, "note": "x"}',
-        b'{"number": 2}',
-        b'{"note": "no number"}',
-        b"not json",
-        b'{"number": "many"}',
-    ]
-    with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
-        admin.create_topic(topic, queues=1)
-        for body in bodies:
-            producer.send(topic, body, keys="k", properties={"shop": "a"})
-    wait_until_shown(broker.name_server, topic, len(bodies))
-    messages = ogive.spark.read(topic, name_server=broker.name_server, spark=spark)
-    good, bad = parse_json(messages, Order)
-    assert sorted((row.number, row.note) for row in good.select("value.*").collect()) == [
-        (1, "x"),
-        (2, None),
-    ]
-    bad.write.format("rocketmq").options(nameServer=broker.name_server, topic=topic + "_BAD").mode(
-        "append"
-    ).save()
-    letters = ogive.spark.read(
-        topic + "_BAD", name_server=broker.name_server, spark=spark
-    ).collect()
-    reasons = {
-        bytes(row.body): (
-            row.properties["reason"],
-            row.properties["from_queueOffset"],
-            row.properties["shop"],
-        )
-        for row in letters
-    }
-    assert reasons == {
-        b'{"note": "no number"}': ("number is missing", "2", "a"),
-        b"not json": ("the body is not JSON of the schema", "3", "a"),
-        b'{"number": "many"}': ("the body is not JSON of the schema", "4", "a"),
-    }
-    whole, _ = parse_json(messages, Order, on_error="null")
-    assert whole.count() == 5
-    assert whole.where("value is null").count() == 3
-    with pytest.raises(PySparkException, match="number is missing"):
-        parse_json(messages, Order, on_error="fail")[0].collect()
-
-
-def test_what_is_missing_inside_a_body_is_named(spark: SparkSession) -> None:
-    good_ones = [
-        '{"lines": []}',
-        '{"lines": [{"item": "a", "note": null}], "to": null, "by_shop": {"x": {"item": "b"}}}',
-    ]
-    bad_ones = {
-        '{"to": {"item": "a"}}': "lines is missing",
-        '{"lines": [{"item": "a"}, {"note": "b"}]}': "lines[].item is missing",
-        '{"lines": [null]}': "lines[] is missing",
-        '{"lines": [], "to": {"note": "a"}}': "to.item is missing",
-        '{"lines": [], "by_shop": {"x": {"item": null}}}': "by_shop[].item is missing",
-    }
-    rows = spark.createDataFrame(
-        [(body.encode(),) for body in [*good_ones, *bad_ones]], "body binary"
-    )
-    good, bad = parse_json(rows, Parcel)
-    assert [bytes(row.body).decode() for row in good.collect()] == good_ones
-    assert {bytes(row.body).decode(): row.properties["reason"] for row in bad.collect()} == bad_ones
 
 
 @pytest.mark.releases
