@@ -19,10 +19,11 @@ import pytest
 
 COMPUTES, APART, WAITS = "computes", "apart", "waits"
 
-PARTS: Final = ("spark", "releases", "interop", "sdk", "simulation", "long")
+PARTS: Final = ("spark", "releases", "lakes", "interop", "sdk", "simulation", "long")
 """Parts of make test-slow. Split one that takes over 55 minutes on two quiet cores.
 
-The part *releases* has no long sizes: it runs the Spark bridge on the other releases of Spark.
+The part *releases* has no long sizes: it runs the Spark bridge on the other releases of Spark. The
+part *lakes* runs on Spark 4.0, with the jars of table formats.
 """
 
 
@@ -44,6 +45,8 @@ class Need(NamedTuple):
 def part_of(test: pytest.Item) -> str:
     if test.get_closest_marker("sdk"):
         return "sdk"
+    if test.get_closest_marker("lakes"):
+        return "lakes"
     if test.get_closest_marker("interop"):
         return "interop"
     if test.get_closest_marker("spark") or test.get_closest_marker("bridge"):

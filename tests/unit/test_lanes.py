@@ -175,6 +175,7 @@ def test_a_test_without_a_marker_is_short_and_waits_or_starts_spark(
         ([pytest.mark.interop], "interop"),
         ([pytest.mark.spark, pytest.mark.interop], "interop"),
         ([pytest.mark.interop, pytest.mark.sdk], "sdk"),
+        ([pytest.mark.spark, pytest.mark.lakes], "lakes"),
         ([pytest.mark.rel, pytest.mark.simulation], "simulation"),
         ([pytest.mark.rel], "long"),
         ([], "long"),

@@ -5,13 +5,18 @@ Progress on standard error, the summary on standard output.
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import ogive
 from ogive.cli.connect import ClusterContext, client_config, is_there, place, spark_options
 from ogive.cli.output import instant, print_json, say
+from ogive.cli.run import import_from_here
 from ogive.client.credential_files import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoRoute
 from ogive.model import AUTO_CREATE_TOPIC, dlq_topic, validate_group
@@ -20,12 +25,15 @@ EXIT_DIFFERENT: Final = 3
 
 try:
     from ogive import pipelines
+    from ogive.pipelines.archive_table import SETTINGS, TABLES, Parse
     from ogive.pipelines.job import local, positions, writable
     from ogive.pipelines.mirror import refuse_itself as refuse_mirror
     from ogive.pipelines.reconcile import ARCHIVE, archived, is_archive
     from ogive.pipelines.redrive import no_letters
     from ogive.pipelines.replay import refuse_itself as refuse_replay
+    from ogive.spark.body_schema import columns_of
     from ogive.spark.options import access_of
+    from ogive.spark.parse import parse_avro, parse_json
 except ModuleNotFoundError as exc:
     raise InvalidOption(
         f"pipelines need Spark, and {exc.name} is not installed: pip install 'ogive[spark]'"
@@ -33,6 +41,11 @@ except ModuleNotFoundError as exc:
 
 
 def archive(options: argparse.Namespace) -> int:
+    config = _settings(options.conf)
+    if options.format != "parquet":
+        return _archive_table(options, {**SETTINGS[options.format], **config})
+    if options.state or options.schema:
+        raise InvalidOption("--state and --schema are for --format delta and --format iceberg")
     to = writable("--to", options.to)
     _refuse_others("--to", to / "_checkpoint", options.topics)
     _ask(options, options.topics)
@@ -51,7 +64,74 @@ def archive(options: argparse.Namespace) -> int:
             stop=stop,
             say=say,
         ),
+        config=config,
     )
+
+
+def _archive_table(options: argparse.Namespace, config: Mapping[str, str]) -> int:
+    TABLES[options.format](options.to)
+    if not options.state:
+        raise InvalidOption(
+            f"--format {options.format} needs --state DIR, a folder of this machine for the "
+            "progress, which all runs share"
+        )
+    state = writable("--state", options.state)
+    parse = None if options.schema is None else _parser(options.schema)
+    _refuse_others("--state", state / "_checkpoint", options.topics)
+    _ask(options, options.topics)
+    return _run(
+        options,
+        lambda spark, stop: pipelines.archive_table(
+            spark,
+            **_source(options),
+            topics=options.topics,
+            format=options.format,
+            to=options.to,
+            state=state,
+            parse=parse,
+            group=options.group,
+            every_s=options.every,
+            max_rows=options.max_rows,
+            allow_loss=options.allow_loss,
+            dry_run=options.dry_run,
+            stop=stop,
+            say=say,
+        ),
+        config=config,
+    )
+
+
+def _settings(texts: Sequence[str]) -> dict[str, str]:
+    """Return Spark's settings of --conf. Raises InvalidOption."""
+    settings = {}
+    for text in texts:
+        name, given, value = text.partition("=")
+        if not given or not name.startswith("spark."):
+            raise InvalidOption(f"--conf {text}: expected NAME=VALUE with a name of Spark's")
+        settings[name] = value
+    return settings
+
+
+def _parser(schema: str) -> Parse:
+    """Return what parses bodies by --schema. Raises InvalidOption."""
+    if schema.endswith((".json", ".avsc")):
+        try:
+            text = Path(schema).read_text("utf-8")
+            document = json.loads(text)
+        except (OSError, ValueError) as exc:
+            raise InvalidOption(f"--schema {schema}: {exc}") from None
+        if schema.endswith(".avsc"):
+            return partial(parse_avro, schema=text, on_error="null")
+        return partial(parse_json, schema=columns_of(document), on_error="null")
+    name, _, attribute = schema.partition(":")
+    import_from_here()
+    try:
+        kind = getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise InvalidOption(
+            f"--schema {schema}: {exc}; expected module:Class, FILE.json or FILE.avsc"
+        ) from None
+    return partial(parse_json, schema=columns_of(kind), on_error="null")
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -292,11 +372,22 @@ def _ask_other(option: str, name_server: str, security: dict[str, str], topic: s
             raise InvalidOption(f"{option}: {exc}") from None
 
 
-def _run(options: argparse.Namespace, job: pipelines.Job, *, reads_only: bool = False) -> int:
+def _run(
+    options: argparse.Namespace,
+    job: pipelines.Job,
+    *,
+    reads_only: bool = False,
+    config: Mapping[str, str] = MappingProxyType({}),
+) -> int:
     return _show(
         options,
         pipelines.run(
-            job, master=options.master, memory=options.memory, say=say, reads_only=reads_only
+            job,
+            master=options.master,
+            memory=options.memory,
+            say=say,
+            reads_only=reads_only,
+            config=config,
         ),
     )
 

@@ -70,7 +70,7 @@ PIPELINE: Final = CommandGroup(
         Command(
             "archive",
             "pipeline_commands:archive",
-            "write topics to Parquet, by date and hour, each message once",
+            "write topics to Parquet files, or a table of Delta or Iceberg, each message once",
             "Run it again to add what has arrived since. Ctrl-C stops it after the current batch.",
             parts=(
                 option(
@@ -84,8 +84,35 @@ PIPELINE: Final = CommandGroup(
                 option(
                     "--to",
                     required=True,
+                    metavar="PLACE",
+                    help="parquet: a folder of this machine, which also holds the progress; delta: "
+                    "a path or URL, such as s3a://lake/orders; iceberg: a name in a catalog, such "
+                    "as lake.shop.orders",
+                ),
+                option(
+                    "--format",
+                    choices=("parquet", "delta", "iceberg"),
+                    default="parquet",
+                    help="(default: parquet)",
+                ),
+                option(
+                    "--state",
                     metavar="DIR",
-                    help="the archive, which also holds the progress",
+                    help="delta and iceberg: a folder of this machine for the progress",
+                ),
+                option(
+                    "--schema",
+                    metavar="SCHEMA",
+                    help="delta and iceberg: parse the bodies into a column value, by a dataclass "
+                    "(module:Class), a JSON Schema (FILE.json) or Avro (FILE.avsc)",
+                ),
+                option(
+                    "--conf",
+                    action="append",
+                    default=[],
+                    metavar="NAME=VALUE",
+                    help="a setting of Spark, such as spark.jars.packages; may be given several "
+                    "times",
                 ),
                 option(
                     "--group",

@@ -127,14 +127,19 @@ def load_listeners(targets: Iterable[str]) -> list[AnyListener]:
     listeners. Raises InvalidOption; if a module fails during its import, its traceback is on
     standard error before that.
     """
-    # as text, because sys.path holds text
-    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    import_from_here()
     found: dict[int, AnyListener] = {}
     for target in targets:
         for one in _of_target(target):
             found.setdefault(id(one), one)
     return list(found.values())
+
+
+def import_from_here() -> None:
+    """Let imports also find modules in the working directory."""
+    # as text, because sys.path holds text
+    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
 def _of_target(target: str) -> list[AnyListener]:

@@ -6,6 +6,7 @@ Each takes a Spark session and keyword arguments, reports progress through *say*
 """
 
 from ogive.pipelines.archive import archive
+from ogive.pipelines.archive_table import archive_table
 from ogive.pipelines.job import Job, Summary, run
 from ogive.pipelines.mirror import mirror
 from ogive.pipelines.reconcile import reconcile
@@ -19,6 +20,7 @@ __all__ = [
     "Stop",
     "Summary",
     "archive",
+    "archive_table",
     "mirror",
     "reconcile",
     "redrive",

@@ -75,15 +75,7 @@ def archive(
     """
     summary = Summary("archive", dry_run=dry_run)
     to = writable("to", to)
-    options = {
-        **security,
-        "nameServer": name_server,
-        "subscribe": ",".join(topics),
-        "startingOffsets": "earliest",
-    }
-    options |= {**limit_of_available_now(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
-    options |= {"consumerGroup": group} if group else {}
-    SourceOptions.parse(options)
+    options = source_options(name_server, topics, group, security, max_rows, allow_loss)
     checkpoint = to / "_checkpoint"
     if not checkpoint.exists() and any(to.glob("topic=*")):
         raise InvalidOption(
@@ -148,6 +140,28 @@ def archive(
     files, hours = sum(1 for _ in to.rglob("*.parquet")), summary.figures.get("compacted_hours", 0)
     summary.notes.append(f"{pluralize(files, 'file')}, {pluralize(hours, 'hour')} compacted")
     return summary
+
+
+def source_options(
+    name_server: str,
+    topics: Sequence[str],
+    group: str | None,
+    security: Security,
+    max_rows: int,
+    allow_loss: bool,
+) -> dict[str, str]:
+    """Return the options of the source that an archive reads. Raises InvalidOption."""
+    options = {
+        **security,
+        "nameServer": name_server,
+        "subscribe": ",".join(topics),
+        "startingOffsets": "earliest",
+        **limit_of_available_now(max_rows),
+        "failOnDataLoss": str(not allow_loss).lower(),
+    }
+    options |= {"consumerGroup": group} if group else {}
+    SourceOptions.parse(options)
+    return options
 
 
 def compact(spark: SparkSession, to: Path, now: datetime) -> int:

@@ -103,8 +103,17 @@ Job = Callable[[SparkSession, Stop], Summary]
 Report = Callable[[int, Mapping[str, Any]], None]
 
 
-def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
-    """Run *job* in a Spark session of its own; Ctrl-C ends it cleanly.
+def run(
+    job: Job,
+    *,
+    master: str,
+    memory: str,
+    say: Say,
+    reads_only: bool = False,
+    config: Mapping[str, str] = MappingProxyType({}),
+) -> Summary:
+    """Run *job* in a Spark session of its own, with Spark's settings *config*; Ctrl-C ends it
+    cleanly.
 
     Raises OgiveError, also for errors of Spark.
 
@@ -113,10 +122,9 @@ def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = Fals
     """
     # register: Spark's own search for data sources takes at most 10 s, and on a busy machine finds
     # none in that time
-    with own_session("ogive pipeline", master=master, memory=memory, say=say, ready=register) as (
-        spark,
-        stop,
-    ):
+    with own_session(
+        "ogive pipeline", master=master, memory=memory, say=say, ready=register, config=config
+    ) as (spark, stop):
         if not reads_only:
             return job(spark, stop)
         try:
@@ -221,8 +229,11 @@ def last_batch(checkpoint: Path) -> int:
 def positions(checkpoint: Path) -> Offsets:
     """Return the offsets at which a query with *checkpoint* continues; empty for a new one."""
     batch = last_batch(checkpoint)
-    if batch < 0:
-        return {}
+    return planned(checkpoint, batch) if batch >= 0 else {}
+
+
+def planned(checkpoint: Path, batch: int) -> Offsets:
+    """Return the offsets at which *batch* ends, by Spark's plan."""
     offset: Offsets = json.loads(
         (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()[-1]
     )["q"]

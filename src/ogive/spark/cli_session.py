@@ -10,8 +10,8 @@ import contextlib
 import logging
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from pyspark import SparkConf, SparkContext, java_gateway
@@ -94,9 +94,10 @@ def own_session(
     memory: str,
     say: Callable[[str], None],
     ready: Callable[[SparkSession], None],
+    config: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[SparkSession, Stop]]:
-    """Run the block in a quiet session, with the stop that Ctrl-C and SIGTERM request. *ready* is
-    called at the end of its start.
+    """Run the block in a quiet session with Spark's settings *config*, and with the stop that
+    Ctrl-C and SIGTERM request. *ready* is called at the end of its start.
 
     During the start either signal ends Java at once, and KeyboardInterrupt is raised. Raises
     OgiveError without a Java, and for errors of Spark in the block.
@@ -105,7 +106,7 @@ def own_session(
     with Stop(ends_session=True) as stop:
         say("starting Spark")
         with _given_up_at_once(stop):
-            settings = prepare(app_name, master=master, memory=memory, config=NO_BAR)
+            settings = prepare(app_name, master=master, memory=memory, config={**NO_BAR, **config})
             context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
             # again: PySpark has set a handler of its own
             stop.handle_signals()

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
@@ -63,9 +63,22 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 
         return call
 
-    for name in ("archive", "replay", "redrive", "mirror", "trace_report", "reconcile"):
+    for name in (
+        "archive",
+        "archive_table",
+        "replay",
+        "redrive",
+        "mirror",
+        "trace_report",
+        "reconcile",
+    ):
         monkeypatch.setattr(pipelines, name, job(name))
-    monkeypatch.setattr(pipelines, "run", lambda work, **_: work(None, Stop()))
+
+    def run(work: pipelines.Job, **settings: Any) -> Summary:
+        calls["spark"] = settings["config"]
+        return work(cast(Any, None), Stop())
+
+    monkeypatch.setattr(pipelines, "run", run)
     monkeypatch.setattr("ogive.cli.pipeline_commands._ask", lambda *_: None)
     monkeypatch.setattr("ogive.cli.pipeline_commands._ask_other", lambda *_: None)
     return calls
@@ -453,4 +466,61 @@ def test_a_group_without_dead_letters_needs_no_spark(
         capsys.readouterr().out
         == "redrive: 0 read, 0 would be written\n  group billing has no dead letters\n"
     )
+    assert not asked
+
+
+# --- archives in tables ---------------------------------------------------------------------------
+
+TABLE = ["pipeline", "archive", "--topic", "T", "-n", "here:1", "--format"]
+
+
+def test_a_table_gets_its_format_its_settings_and_the_bodies_parser(
+    tmp_path: Path, asked: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders_of_test.py").write_text(
+        "import dataclasses\n@dataclasses.dataclass\nclass Order:\n    number: int\n"
+    )
+    (tmp_path / "o.json").write_text('{"properties": {"number": {"type": "integer"}}}')
+    (tmp_path / "o.avsc").write_text('"long"')
+    to = ["--to", "s3a://lake/t", "--state", "s", "--conf", "spark.x=a=b"]
+    for schema in ("orders_of_test:Order", "o.json", "o.avsc"):
+        assert main([*TABLE, "delta", *to, "--schema", schema]) == 0
+        given = asked["archive_table"]
+        assert (given["format"], given["to"]) == ("delta", "s3a://lake/t")
+        assert given["parse"].keywords["on_error"] == "null"
+    assert asked["spark"]["spark.x"] == "a=b"
+    assert "Delta" in asked["spark"]["spark.sql.extensions"]
+    assert main([*TABLE, "iceberg", "--to", "lake.shop.t", "--state", "s"]) == 0
+    assert asked["archive_table"]["parse"] is None
+    assert "iceberg" in asked["spark"]["spark.sql.extensions"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["delta", "--to", "t"], "--format delta needs --state DIR"),
+        (["iceberg", "--to", "/t", "--state", "s"], "an Iceberg table has a name in a catalog"),
+        (["iceberg", "--to", "shop.t", "--state", "s"], "such as lake.shop.orders"),
+        (["delta", "--to", "t", "--state", "s3a://x/y"], "which s3a: does not allow"),
+        (["parquet", "--to", "t", "--state", "s"], "are for --format delta and --format iceberg"),
+        (["delta", "--to", "t", "--state", "s", "--conf", "x"], "--conf x: expected NAME=VALUE"),
+        (["delta", "--to", "t", "--state", "s", "--conf", "a=b"], "with a name of Spark's"),
+        (["delta", "--to", "t", "--state", "s", "--schema", "no.json"], "--schema no.json: "),
+        (["delta", "--to", "t", "--state", "s", "--schema", "no_module:A"], "expected module:Cl"),
+        (["delta", "--to", "t", "--state", "s", "--schema", "json:loads"], "is not a dataclass"),
+        (["delta", "--to", "t", "--state", "s", "--schema", "json"], "expected module:Class"),
+    ],
+)
+def test_what_no_table_can_be_is_told_before_spark_starts(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    asked: dict[str, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*TABLE, *arguments]) == 1
+    assert message in capsys.readouterr().err
     assert not asked

@@ -1,0 +1,433 @@
+"""Archive of topics in a table of Delta or Iceberg, on any file system of Hadoop's, each message
+once.
+
+The checkpoint of the stream is in a folder of this machine. A batch is one commit of the table that
+carries the batch's name: the stream's id, the number and a digest of its offsets. A table takes a
+name once, by Delta's ``txnAppId`` and ``txnVersion``, or by Iceberg's ``wap.id``: the batch is
+staged under that name and then published. So a batch that Spark repeats, or that another driver
+with the same checkpoint writes at the same time, is stored once. A property of the table names the
+stream that archives a topic, so that no second one doubles it.
+
+Others may write to the table, change its layout and compact it.
+"""
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from ogive.errors import InvalidOption, OgiveError
+from ogive.pipelines.archive import STORED, source_options
+from ogive.pipelines.job import (
+    OPEN,
+    Offsets,
+    Say,
+    Security,
+    Summary,
+    count_remaining,
+    lag,
+    last_batch,
+    planned,
+    positions,
+    read_all,
+    writable,
+)
+from ogive.spark.failures import reason
+from ogive.spark.fsync import sync_plan
+from ogive.spark.stopping import Stop
+
+Format = Literal["delta", "iceberg"]
+
+Parse = Callable[[DataFrame], tuple[DataFrame, DataFrame]]
+"""A function of `ogive.spark.parse` with all but its messages, and ``on_error="null"``."""
+
+SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "parquet": {},
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
+    "iceberg": {
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+    },
+}
+"""What a session needs for each format, in addition to its jars and catalogs."""
+
+_OWNER: Final = "ogive-archive."
+_ATTEMPTS: Final = 5
+_OTHERS_WROTE: Final = re.compile(
+    r"\b(?:Concurrent\w+|MetadataChanged|ProtocolChanged|CommitFailed)Exception\b"
+)
+"""Errors of a commit that came second, and may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The name of a batch in its table."""
+
+    stream: str
+    number: int
+    plan: str
+    """Digest of the offsets."""
+
+    def __str__(self) -> str:
+        return f"ogive_{self.stream}_{self.number}_{self.plan}"
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self | None:
+        """Return None for a text that is not such a name."""
+        found = re.fullmatch(r"ogive_([0-9a-f-]+)_(\d+)_([0-9a-f]+)", text or "")
+        return None if found is None else cls(found[1], int(found[2]), found[3])
+
+    @classmethod
+    def planned(cls, checkpoint: Path, number: int) -> Self:
+        """Return the batch that Spark has planned in *checkpoint*."""
+        offsets = (checkpoint / "offsets" / str(number)).read_text("utf-8").splitlines()[-1]
+        digest = hashlib.sha256(offsets.encode()).hexdigest()[:16]
+        return cls(stream_of(checkpoint) or "", number, digest)
+
+
+def stream_of(checkpoint: Path) -> str | None:
+    """Return the id that Spark gave to the stream of *checkpoint*; None for a new one."""
+    file = checkpoint / "metadata"
+    return str(json.loads(file.read_text("utf-8"))["id"]) if file.exists() else None
+
+
+class Table(ABC):
+    """A table that takes a batch once. Calls are made in the session of a stream's batch."""
+
+    name: str
+    """Name in SQL."""
+
+    @abstractmethod
+    def exists(self, spark: SparkSession) -> bool:
+        """Raises InvalidOption if the session lacks the format's jars or the catalog."""
+
+    @abstractmethod
+    def create(self, spark: SparkSession, columns: str) -> None:
+        """Create the table, unless it exists."""
+
+    @abstractmethod
+    def commits(self, spark: SparkSession) -> list[str]:
+        """Return the names that commits carry, as far back as the table keeps its history."""
+
+    @abstractmethod
+    def append(self, rows: DataFrame, batch: Batch) -> None:
+        """Append *rows* as *batch*. Do nothing if the table has the batch. New columns are
+        added.
+        """
+
+    def properties(self, spark: SparkSession) -> dict[str, str]:
+        rows = spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
+        return {row.key: row.value for row in rows}
+
+    def set_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
+        texts = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({texts})")
+
+
+class DeltaTable(Table):
+    """A Delta table by its path, partitioned by topic and date of storage."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path if re.match(r"\w[\w+.-]+:/", path) else str(Path(path).absolute())
+        quoted = self._path.replace("`", "``")
+        self.name = f"delta.`{quoted}`"
+
+    def exists(self, spark: SparkSession) -> bool:
+        java: Any = spark._jvm
+        try:
+            delta = java.io.delta.tables.DeltaTable
+            return bool(delta.isDeltaTable(spark._jsparkSession, self._path))
+        except TypeError:
+            raise InvalidOption(
+                "this session has no Delta: give its package, such as --conf "
+                "spark.jars.packages=io.delta:delta-spark_2.13:4.0.1 for Spark 4.0"
+            ) from None
+
+    def create(self, spark: SparkSession, columns: str) -> None:
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}, date DATE) USING delta "
+            "PARTITIONED BY (topic, date)"
+        )
+
+    def commits(self, spark: SparkSession) -> list[str]:
+        history = spark.sql(f"DESCRIBE HISTORY {self.name}").where("userMetadata IS NOT NULL")
+        return [row.userMetadata for row in history.select("userMetadata").collect()]
+
+    def append(self, rows: DataFrame, batch: Batch) -> None:
+        (
+            rows.withColumn("date", f.to_date("storeTimestamp"))
+            .write.format("delta")
+            .mode("append")
+            .option("mergeSchema", "true")
+            .option("txnAppId", f"ogive_{batch.stream}")
+            .option("txnVersion", str(batch.number))
+            .option("userMetadata", str(batch))
+            .save(self._path)
+        )
+
+
+class IcebergTable(Table):
+    """An Iceberg table by its name in a catalog, partitioned by topic and day of storage."""
+
+    def __init__(self, name: str) -> None:
+        parts = name.split(".")
+        if len(parts) < 3 or "/" in name or not all(parts):
+            raise InvalidOption(
+                f"--to {name}: an Iceberg table has a name in a catalog, such as lake.shop.orders, "
+                "and --conf spark.sql.catalog.lake=... configures the catalog"
+            )
+        quoted = ["`" + part.replace("`", "``") + "`" for part in parts]
+        self._catalog, self._namespace = parts[0], ".".join(quoted[:-1])
+        self._in_catalog = ".".join(quoted[1:])
+        self.name = ".".join(quoted)
+
+    def exists(self, spark: SparkSession) -> bool:
+        setting = f"spark.sql.catalog.{self._catalog}"
+        try:
+            if spark.conf.get(setting, None) is not None:
+                if not spark.catalog.tableExists(self.name):
+                    return False
+                # the session keeps tables for 30 s, and streams have sessions of their own
+                spark.sql(f"REFRESH TABLE {self.name}")
+                return True
+            why = "it is not configured"
+        except PySparkException as exc:
+            why = reason(str(exc))
+        raise InvalidOption(
+            f"the catalog {self._catalog} cannot be used: {why}. For Spark 4.0 give --conf "
+            f"{setting}=org.apache.iceberg.spark.SparkCatalog with {setting}.type and so on, and "
+            "--conf spark.jars.packages=org.apache.iceberg:"
+            "iceberg-spark-runtime-4.0_2.13:1.10.1"
+        )
+
+    def create(self, spark: SparkSession, columns: str) -> None:
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING iceberg "
+            "PARTITIONED BY (topic, days(storeTimestamp))"
+        )
+
+    def set_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
+        needed = {"write.wap.enabled": "true", "write.spark.accept-any-schema": "true"}
+        super().set_properties(spark, {**needed, **properties})
+
+    def commits(self, spark: SparkSession) -> list[str]:
+        found = spark.sql(
+            "SELECT coalesce(s.summary['published-wap-id'], s.summary['wap.id']) AS name "  # noqa: S608  the name is quoted
+            f"FROM {self.name}.history h JOIN {self.name}.snapshots s USING (snapshot_id) "
+            "WHERE h.is_current_ancestor"
+        ).where("name IS NOT NULL")
+        return [row["name"] for row in found.collect()]
+
+    def append(self, rows: DataFrame, batch: Batch) -> None:
+        spark = rows.sparkSession
+        spark.conf.set("spark.wap.id", str(batch))
+        try:
+            columns = rows.writeTo(self.name).option("mergeSchema", "true")
+            # by name: the columns of others may come first
+            columns.option("check-ordering", "false").append()
+        finally:
+            spark.conf.unset("spark.wap.id")
+        try:
+            spark.sql(
+                f"CALL `{self._catalog}`.system.publish_changes("
+                f"table => '{self._in_catalog}', wap_id => '{batch}')"
+            )
+        except PySparkException as exc:
+            if "DuplicateWAPCommitException" not in str(exc):
+                raise
+
+
+TABLES: Final[Mapping[str, Callable[[str], Table]]] = {
+    "delta": DeltaTable,
+    "iceberg": IcebergTable,
+}
+
+
+@dataclass(slots=True)
+class Writer:
+    """The batch function of the stream."""
+
+    table: Table
+    checkpoint: Path
+    topics: Sequence[str]
+    stop: Stop
+    summary: Summary
+    parse: Parse | None
+    _checked: bool = field(default=False, init=False)
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        self.stop.check()
+        sync_plan(self.checkpoint)
+        batch = Batch.planned(self.checkpoint, number)
+        if self.parse is not None:
+            rows, _ = self.parse(rows)
+        if not self._checked and self._has(rows, batch):
+            self.summary.notes.append(f"batch {number} is in the table already")
+            return
+        self._checked = True
+        for attempt in range(_ATTEMPTS):
+            try:
+                self.table.append(rows, batch)
+                return
+            except PySparkException as exc:
+                if attempt == _ATTEMPTS - 1 or not _OTHERS_WROTE.search(str(exc)):
+                    raise
+
+    def _has(self, rows: DataFrame, batch: Batch) -> bool:
+        """Prepare the table, and return True if it has *batch*. Only for the first batch of a run:
+        the table itself refuses later ones.
+
+        Raises OgiveError if table and checkpoint contradict each other.
+        """
+        spark = rows.sparkSession
+        self.table.create(spark, f"topic STRING, {STORED}")
+        check_owner(self.table.properties(spark), batch.stream, self.topics, self.checkpoint)
+        self.table.set_properties(
+            spark, {f"{_OWNER}{topic}": batch.stream for topic in self.topics}
+        )
+        ours = [
+            one
+            for one in map(Batch.parse, self.table.commits(spark))
+            if one is not None and one.stream == batch.stream
+        ]
+        newest = max(ours, key=lambda one: one.number, default=None)
+        if newest is not None and newest.number >= batch.number:
+            if newest == batch:
+                return True
+            raise OgiveError(
+                f"the table has batch {newest.number} of this archive, and {self.checkpoint} is at "
+                f"batch {batch.number}: it is an older copy. Use the newest one, or archive into "
+                "another table with another --state"
+            )
+        if newest is None or newest.number < batch.number - 1:
+            self._refuse_rows(spark, batch)
+        return False
+
+    def _refuse_rows(self, spark: SparkSession, batch: Batch) -> None:
+        """Raise OgiveError if the table has rows of *batch*, and no commit says why.
+
+        One queue is enough, because a batch is one commit.
+        """
+        before = positions(self.checkpoint)
+        for topic, broker, queue, end in _flat(planned(self.checkpoint, batch.number)):
+            start = before.get(topic, {}).get(broker, {}).get(queue, 0)
+            if start == end:
+                continue
+            found = spark.table(self.table.name).where(
+                (f.col("topic") == topic)
+                & (f.col("brokerName") == broker)
+                & (f.col("queueId") == int(queue))
+                & f.col("queueOffset").between(start, end - 1)
+            )
+            if not found.isEmpty():
+                raise OgiveError(
+                    f"the table has messages of {topic}/{broker}/{queue} between the offsets "
+                    f"{start} and {end - 1} already, and the commit that wrote them has expired "
+                    "or is not of this archive. Delete the rows from that offset on of all "
+                    "queues, or archive into another table"
+                )
+            return
+
+
+def _flat(offsets: Offsets) -> Iterator[tuple[str, str, str, int]]:
+    for topic, brokers in offsets.items():
+        for broker, queues in brokers.items():
+            for queue, end in queues.items():
+                yield topic, broker, queue, end
+
+
+def check_owner(
+    properties: Mapping[str, str], stream: str | None, topics: Sequence[str], checkpoint: Path
+) -> None:
+    """Raise InvalidOption if another stream than *stream* archives one of *topics* into the
+    table.
+    """
+    for topic in topics:
+        owner = properties.get(f"{_OWNER}{topic}")
+        if owner not in (None, stream):
+            raise InvalidOption(
+                f"{topic} is archived into this table by the stream {owner}, and {checkpoint} is "
+                f"{'new' if stream is None else f'of {stream}'}: use the --state of the first run, "
+                "or another table"
+            )
+
+
+def archive_table(
+    spark: SparkSession,
+    *,
+    name_server: str,
+    topics: Sequence[str],
+    format: Format,
+    to: str,
+    state: Path,
+    stop: Stop,
+    say: Say,
+    group: str | None = None,
+    security: Security = OPEN,
+    parse: Parse | None = None,
+    every_s: float | None = None,
+    max_rows: int = 500_000,
+    allow_loss: bool = False,
+    dry_run: bool = False,
+) -> Summary:
+    """Bring the table *to* up to date; with *every_s* again and again until stopped.
+
+    *to* is a path or URL for Delta, and a name in a catalog for Iceberg. *state* is a folder of
+    this machine, with the progress. *parse* adds the columns ``value`` and ``_error``. *group*
+    shows the progress at the brokers.
+
+    If messages were deleted before they were archived, the run fails, unless *allow_loss* is True.
+    """
+    summary = Summary("archive", dry_run=dry_run)
+    checkpoint = writable("state", state) / "_checkpoint"
+    options = source_options(name_server, topics, group, security, max_rows, allow_loss)
+    table = TABLES[format](to)
+    found = table.exists(spark)
+    properties = table.properties(spark) if found else {}
+    check_owner(properties, stream_of(checkpoint), topics, checkpoint)
+    if last_batch(checkpoint) >= 0 and not any(name.startswith(_OWNER) for name in properties):
+        raise InvalidOption(
+            f"{checkpoint} is of an archive, and the table {to} is not: it was moved or replaced. "
+            "Name the right table, or another --state to begin with the first message"
+        )
+    if dry_run:
+        left = count_remaining(name_server, security, topics, positions(checkpoint))
+        summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
+        summary.read = summary.written = sum(left.values())
+        return summary
+    while True:
+        writer = Writer(table, checkpoint, topics, stop, summary, parse)
+        stream = (
+            spark.readStream.format("rocketmq")
+            .options(**options)
+            .load()
+            .writeStream.foreachBatch(writer.write)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+        )
+
+        def report(rows: int, progress: Mapping[str, Any]) -> None:
+            say(f"{rows:,} messages archived{lag(progress)}")
+
+        rows, _ = read_all(spark, stream.start, checkpoint, stop, report)
+        summary.read += rows
+        summary.written += rows
+        if stop.asked:
+            summary.stopped = every_s is None
+            break
+        if every_s is None or stop.wait(every_s):
+            break
+    return summary
