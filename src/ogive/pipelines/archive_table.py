@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -40,7 +39,7 @@ from ogive.pipelines.job import (
     read_all,
     writable,
 )
-from ogive.spark.failures import reason
+from ogive.spark.failures import SPARK_ERRORS, reason
 from ogive.spark.fsync import sync_plan
 from ogive.spark.stopping import Stop
 
@@ -203,7 +202,7 @@ class IcebergTable(Table):
                 spark.sql(f"REFRESH TABLE {self.name}")
                 return True
             why = "it is not configured"
-        except PySparkException as exc:
+        except SPARK_ERRORS as exc:
             why = reason(str(exc))
         raise InvalidOption(
             f"the catalog {self._catalog} cannot be used: {why}. For Spark 4.0 give --conf "
@@ -245,7 +244,7 @@ class IcebergTable(Table):
                 f"CALL `{self._catalog}`.system.publish_changes("
                 f"table => '{self._in_catalog}', wap_id => '{batch}')"
             )
-        except PySparkException as exc:
+        except SPARK_ERRORS as exc:
             if "DuplicateWAPCommitException" not in str(exc):
                 raise
 
@@ -282,7 +281,7 @@ class Writer:
             try:
                 self.table.append(rows, batch)
                 return
-            except PySparkException as exc:
+            except SPARK_ERRORS as exc:
                 if attempt == _ATTEMPTS - 1 or not _OTHERS_WROTE.search(str(exc)):
                     raise
 

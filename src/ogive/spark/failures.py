@@ -23,6 +23,9 @@ GONE: Final = (
 )
 
 
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+"""Errors of Spark. Those of Java that PySpark has no class for are Py4J's."""
+
 _MISTAKES: Final = (
     ArithmeticError,
     AssertionError,
@@ -115,7 +118,7 @@ def ending(spark: SparkSession) -> Iterator[None]:
         yield
     except (Py4JNetworkError, ConnectionError) as exc:
         raise OgiveError(GONE) from exc
-    except (PySparkException, Py4JError) as exc:
+    except SPARK_ERRORS as exc:
         raise OgiveError(reason(str(exc))) from exc
     except OSError as exc:
         raise OgiveError(str(exc)) from exc

@@ -20,8 +20,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
@@ -37,6 +35,7 @@ from pyspark.sql.types import (
 
 from ogive.errors import InvalidOption
 from ogive.spark.body_schema import Schema, columns_of
+from ogive.spark.failures import SPARK_ERRORS
 from ogive.spark.failures import reason as cause
 
 _BROKEN: Final = "_broken"
@@ -82,7 +81,7 @@ def parse_avro(
     value, reason = _avro(f.col("body"), schema, writers)
     try:
         messages.select(value)
-    except (PySparkException, Py4JError) as exc:
+    except SPARK_ERRORS as exc:
         if "AVRO_NOT_LOADED" not in str(exc):
             raise InvalidOption(f"the Avro schema is invalid: {cause(str(exc))}") from None
         version = messages.sparkSession.version
