@@ -17,7 +17,7 @@ pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m ni
 SLOW_PARTS = spark releases lakes interop sdk simulation long
 PART ?= $(SLOW_PARTS)
 # whose gRPC endpoint the official SDKs of RocketMQ 5 are run against
-SDK_SERVER ?= apache
+SDK_SERVER ?= ogive
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
 # packages whose branch coverage, without the compiled part, has a floor, and the tests that reach it
@@ -46,7 +46,7 @@ help:
 	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
 	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
-	@echo "make sdk       the official SDKs of RocketMQ 5 for Java, Python, Go and Node.js, side by side, on Apache's proxy (JDK 17+, Maven, Go, Node.js)"
+	@echo "make sdk       the official SDKs of RocketMQ 5 for Java, Python, Go and Node.js, side by side; SDK_SERVER=apache: on Apache's proxy (JDK 17+, Maven, Go, Node.js)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
 	@echo "make docs      the documentation as a site, in .cache/docs/html, each page opened in Chromium; fails on a broken link or an undocumented name"
 	@echo "make house     the aims for the size and the form of the source, and what it has now (ARGS=--ways: also the modules that run in a send and a push)"

@@ -1,7 +1,8 @@
 """The scenarios that every official SDK of RocketMQ 5 goes through: one test each.
 
 ``--broker apache`` runs them on Apache's proxy in local mode, and ``--broker ogive`` on ``ogive
-up --grpc-port``.
+up``. The first line of a test's docstring is its row in the table of docs/grpc.md, which
+sdk/table.py writes from the JUnit report of a run.
 """
 
 import contextlib

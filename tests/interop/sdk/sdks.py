@@ -42,7 +42,7 @@ class SdkError(Exception):
 class Sdk:
     """One SDK.
 
-    *programs*: what must be installed to fetch and run it, with Debian's packages. *command* starts
+    *programs*: what must be installed to fetch and run it, and where it is from. *command* starts
     the program that carries out commands. *runs* gets a folder with the file *first* and returns
     what runs it there.
     """
@@ -159,15 +159,24 @@ SDKS: Final = {
         Sdk(
             "java",
             "Java 5.2.0",
-            {"java": "openjdk-17-jdk-headless", "javac": "openjdk-17-jdk-headless", "mvn": "maven"},
+            {
+                "java": "Debian: apt-get install openjdk-17-jdk-headless",
+                "javac": "Debian: apt-get install openjdk-17-jdk-headless",
+                "mvn": "Debian: apt-get install maven",
+            },
             _java,
             "First.java",
             _runs_java,
         ),
         Sdk("python", "Python 5.1.2", {}, _python, "first.py", _runs_python),
-        Sdk("go", "Go 5.1.4", {"go": "golang-go"}, _go, "main.go", _runs_go),
+        Sdk("go", "Go 5.1.4", {"go": "1.25 or newer is needed"}, _go, "main.go", _runs_go),
         Sdk(
-            "node", "Node.js 1.0.8", {"node": "nodejs", "npm": "npm"}, _node, "first.js", _runs_node
+            "node",
+            "Node.js 1.0.8",
+            {"node": "Debian: apt-get install nodejs", "npm": "Debian: apt-get install npm"},
+            _node,
+            "first.js",
+            _runs_node,
         ),
     )
 }
@@ -175,9 +184,9 @@ SDKS: Final = {
 
 def missing_prerequisite(sdk: Sdk) -> str | None:
     """What this machine lacks for the SDK, as a sentence; None if it can be fetched and run."""
-    for program, package in sdk.programs.items():
+    for program, source in sdk.programs.items():
         if shutil.which(program) is None:
-            return f"{program} is not installed (Debian: apt-get install {package})."
+            return f"{program} is not installed ({source})."
     return None
 
 

@@ -114,8 +114,6 @@ def start_server(flavour: Flavour, folder: Path, *options: str) -> Iterator[Serv
         with ApacheProxy(folder, APACHES_CHECKS) as proxy:
             yield Server(proxy, f"127.0.0.1:{proxy.grpc_port}")
         return
-    port = free_port()
-    with Broker(
-        data=folder / "store", options=("--grpc-port", str(port), *OUR_CHECKS, *options)
-    ) as broker:
-        yield Server(broker, f"127.0.0.1:{port}")
+    options = (*OUR_CHECKS, *options)
+    with Broker(data=folder / "store", grpc_port=0, options=options) as broker:
+        yield Server(broker, broker.grpc_endpoint)
