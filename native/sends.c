@@ -104,8 +104,8 @@ static int ends(const char *text, const char *end, const char *with, size_t size
 #define ENDS(text, end, with) ends(text, end, with, sizeof(with) - 1)
 
 /* Whether a message with these properties is stored just so: none says a delay, a time, half a
-   transaction, a broker that it has been through, or a batch that is one record, and there are no
-   two keys. Then *key* is its unique key, NULL at *at* where it has none. */
+   transaction, a priority, a broker that it has been through, or a batch that is one record, and
+   there are no two keys. Then *key* is its unique key, NULL at *at* where it has none. */
 static int find_key(Text properties, Text *key)
 {
     const char *text = properties.at, *end = text + properties.size, *at;
@@ -119,7 +119,8 @@ static int find_key(Text properties, Text *key)
                 return 0;
             key->at = at + 1;
         } else if (ENDS(text, at, "DELAY") || ENDS(text, at, "TRAN_MSG") || ENDS(text, at, "POP_CK")
-            || ENDS(text, at, "CLUSTER") || ENDS(text, at, "INNER_NUM")) {
+            || ENDS(text, at, "CLUSTER") || ENDS(text, at, "INNER_NUM")
+            || ENDS(text, at, "_SYS_MSG_PRIORITY_")) {
             return 0;
         }
     }
@@ -144,6 +145,7 @@ static int is_special(Text name)
         TEXT("DELAY"),
         TEXT("POP_CK"),
         TEXT("INNER_NUM"),
+        TEXT("_SYS_MSG_PRIORITY_"),
         TEXT("CLUSTER"),
         TEXT("MSG_REGION"),
         TEXT("TRACE_ON"),

@@ -134,6 +134,7 @@ class PropertyName:
     PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
     CLUSTER = "CLUSTER"
     SHARDING_KEY = "__SHARDINGKEY"
+    PRIORITY = "_SYS_MSG_PRIORITY_"
     TIMER_DELAY_MS = "TIMER_DELAY_MS"
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
     RECORD_CRC = "__CRC32#"
@@ -299,7 +300,9 @@ class Message:
     *sharding_key* go to one queue, in order. *properties* are the application's own; names that
     RocketMQ reserves are refused. At most one of these delays delivery: *delay_level* n >= 1, by
     the broker's n-th delay; *deliver_at*, until a time; *delay_s*, by so many seconds (the latter
-    two need brokers from 5.0 on). Raises MessageIllegal for a message that no broker would store.
+    two need brokers from 5.0 on). *priority* chooses the queue, so a message has neither a delay
+    nor a sharding key beside it; ogive's broker and Apache's from 5.4 on support it. Raises
+    MessageIllegal for a message that no broker would store.
     """
 
     topic: str
@@ -320,6 +323,8 @@ class Message:
     """Earliest time of delivery."""
     delay_s: float | None = field(default=None, kw_only=True)
     """Earliest delivery, counted from the send."""
+    priority: int | None = field(default=None, kw_only=True)
+    """Members that pop a topic of type PRIORITY get higher numbers first; at least 0."""
     flag: int = field(default=0, kw_only=True)
     """Number for the application's own use, which brokers pass on."""
     wait_store_ok: bool = field(default=True, kw_only=True)
@@ -352,6 +357,8 @@ class Message:
             raise InvalidOption(f"flag is {self.flag}: 32 bits are stored")
         self._check_texts()
         self._check_times()
+        if self.priority is not None:
+            self._check_priority(self.priority)
 
     def _check_texts(self) -> None:
         if self.tag is not None:
@@ -400,6 +407,17 @@ class Message:
         if self.delay_s is not None and not 0 <= self.delay_s <= MAX_DELAY_S:
             raise InvalidOption(
                 f"delay_s is {self.delay_s}: must be between 0 and {MAX_DELAY_S:,} seconds"
+            )
+
+    def _check_priority(self, priority: int) -> None:
+        if type(priority) is not int:
+            raise TypeError(f"priority must be int, not {type(priority).__name__}")
+        if not 0 <= priority < 2**31:
+            raise InvalidOption(f"priority is {priority}: must be between 0 and {2**31 - 1:,}")
+        if self.is_delayed or self.sharding_key is not None:
+            raise InvalidOption(
+                "a message with a priority can have neither a delay nor a sharding key: brokers "
+                "would ignore the priority"
             )
 
     @property
@@ -529,6 +547,12 @@ class MessageExt(_Fields):
     def sharding_key(self) -> str | None:
         """The sharding key, or None. Messages with the same key are in the same queue."""
         return self.properties.get(PropertyName.SHARDING_KEY)
+
+    @property
+    def priority(self) -> int | None:
+        """The priority that its sender gave it, or None."""
+        text = self.properties.get(PropertyName.PRIORITY, "")
+        return int(text) if text.isdecimal() and len(text) <= 10 else None
 
     @property
     def is_compressed(self) -> bool:

@@ -235,12 +235,15 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "maxPopLeases": config.pop.max_leases,
         "maxPopPollingSize": config.pop.max_waiting,
         "popFromRetryProbability": config.pop.retry_share,
+        "popFromRetryProbabilityForPriority": config.pop.priority_retry_share,
         "popInflightMessageThreshold": config.pop.max_out,
         "popPollingMapSize": config.pop.max_waiting_keys,
         "popPollingSize": config.pop.max_waiting_per_key,
         "popResponseReturnActualRetryTopic": _java(config.pop.actual_retry_topic),
+        "priorityOrderAsc": _java(config.pop.priority_ascending),
         "retrieveMessageFromPopRetryTopicV1": _java(config.pop.read_retry_v1),
         "reviveQueueNum": config.pop.revive_queues,
+        "useSeparateRetryQueue": _java(config.pop.separate_retry_queues),
         OWN_VERSION_FIGURE: __version__,
         # what is not to be set here, but true; exportConfigs of 4.9 fails without some of them
         # of releases before 5

@@ -299,12 +299,15 @@ _POP: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "maxPopLeases": ("max_leases", _count),
     "maxPopPollingSize": ("max_waiting", _count),
     "popFromRetryProbability": ("retry_share", _whole),
+    "popFromRetryProbabilityForPriority": ("priority_retry_share", _whole),
     "popInflightMessageThreshold": ("max_out", _count),
     "popPollingMapSize": ("max_waiting_keys", _count),
     "popPollingSize": ("max_waiting_per_key", _count),
     "popResponseReturnActualRetryTopic": ("actual_retry_topic", _switch),
+    "priorityOrderAsc": ("priority_ascending", _switch),
     "retrieveMessageFromPopRetryTopicV1": ("read_retry_v1", _switch),
     "reviveQueueNum": ("revive_queues", _count),
+    "useSeparateRetryQueue": ("separate_retry_queues", _switch),
 }
 """The same: -> name in PopConfig."""
 

@@ -45,6 +45,7 @@ async def send(options: argparse.Namespace) -> int:
                 sharding_key=options.sharding_key,
                 delay_level=options.delay_level,
                 delay_s=options.delay,
+                priority=options.priority,
             )
             sent = await producer.send(message)
             count += 1

@@ -70,6 +70,12 @@ SEND: Final = Command(
                 help="deliver after this time; brokers before 5.0 deliver at once",
             ),
         ),
+        option(
+            "--priority",
+            type=int,
+            metavar="N",
+            help="0 or more; members that pop a topic of type PRIORITY get higher numbers first",
+        ),
         *CLUSTER,
         JSON,
     ),

@@ -188,6 +188,7 @@ class Producer(StartedByWith, Generic[B]):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
+        priority: int | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """Send one message and wait until the broker has stored it.
@@ -195,7 +196,8 @@ class Producer(StartedByWith, Generic[B]):
         A ``Message`` replaces topic, body and the options that describe it.
 
         Messages with equal *sharding_key* go to the same queue, in order; *queue* chooses one.
-        *deliver_at* and *delay_s* need a broker from 5.0 on, older ones deliver at once.
+        *deliver_at* and *delay_s* need a broker from 5.0 on, older ones deliver at once. Members
+        that pop a topic of type PRIORITY get messages with a higher *priority* first.
         *timeout_s* covers the whole call: route, connection and every attempt.
 
         Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute,
@@ -213,6 +215,7 @@ class Producer(StartedByWith, Generic[B]):
             delay_level,
             deliver_at,
             delay_s,
+            priority,
         )
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         pending.future = future
@@ -233,6 +236,7 @@ class Producer(StartedByWith, Generic[B]):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
+        priority: int | None = None,
         timeout_s: float | None = None,
         on_done: Callable[[SendHandle], object] | None = None,
         **unknown: Never,
@@ -252,6 +256,7 @@ class Producer(StartedByWith, Generic[B]):
             and not delay_level
             and deliver_at is None
             and delay_s is None
+            and priority is None
             and self.builder.serializer is None
         ):
             try:
@@ -282,6 +287,7 @@ class Producer(StartedByWith, Generic[B]):
             delay_level,
             deliver_at,
             delay_s,
+            priority,
         )
         handle = publisher.handle_of(pending, on_done)
         await publisher.accept(pending, self.budget_s(timeout_s))
@@ -339,6 +345,8 @@ class Producer(StartedByWith, Generic[B]):
         publisher = self.publisher
         if isinstance(topic, Message) and topic.is_delayed:
             raise InvalidOption("a message is either transactional or delayed, not both")
+        if isinstance(topic, Message) and topic.priority is not None:
+            raise InvalidOption("a message with a priority cannot be transactional")
         if self._check is None:
             raise InvalidOption(
                 "a transaction needs Producer(group=..., check=...): the check answers for it when "

@@ -497,7 +497,9 @@ def _own(properties: list[tuple[str, str | None]]) -> dict[str, str]:
     own = {
         name: value
         for name, value in properties
-        if value is not None and name not in RESERVED_PROPERTIES
+        if value is not None
+        # a copy keeps its priority; its queue is the one that the row names
+        and (name not in RESERVED_PROPERTIES or name == PropertyName.PRIORITY)
     }
     for name, value in own.items():
         if "\x01" in _stored("property", name):

@@ -330,6 +330,7 @@ _SPECIAL_NAMES: Final = (
     b"TIMER_",
     b"POP_CK\x01",
     b"INNER_NUM\x01",
+    b"_SYS_MSG_PRIORITY_\x01",
     # it was stored by a broker before
     b"CLUSTER\x01",
 )
@@ -357,6 +358,7 @@ _NOT_IN_HALVES: Final = frozenset(
         b"DELAY",
         b"POP_CK",
         b"INNER_NUM",
+        b"_SYS_MSG_PRIORITY_",
         b"CLUSTER",
         b"MSG_REGION",
         b"TRACE_ON",

@@ -32,6 +32,14 @@ class PopConfig:
     """
     retry_share: int = 20
     """popFromRetryProbability; percentage of requests that read the retry topic first."""
+    priority_retry_share: int = 0
+    """popFromRetryProbabilityForPriority; the same, for requests that read by priority."""
+    priority_ascending: bool = True
+    """priorityOrderAsc; queues with higher numbers have the higher priority."""
+    separate_retry_queues: bool = False
+    """useSeparateRetryQueue; a retry topic has as many queues as its topic, and a message for
+    another try keeps its queue, and so its priority.
+    """
     notify_unlocks: bool = True
     """enableNotifyAfterPopOrderLockRelease; wake requests when an orderly batch's time is over."""
     revive_queues: int = 8
@@ -42,8 +50,9 @@ class PopConfig:
     """
 
     def __post_init__(self) -> None:
-        if not 0 <= self.retry_share <= 100:
-            raise InvalidOption(f"retry_share={self.retry_share}: must be between 0 and 100")
+        for name in ("retry_share", "priority_retry_share"):
+            if not 0 <= (share := getattr(self, name)) <= 100:
+                raise InvalidOption(f"{name}={share}: must be between 0 and 100")
         if not 0 < self.revive_queues <= 128:
             raise InvalidOption(f"revive_queues={self.revive_queues}: must be between 1 and 128")
         for entry in fields(self):

@@ -129,9 +129,10 @@ def peek(
     queue_ids = range(topic.read_queues) if header.queue_id < 0 else (header.queue_id,)
     places = [(header.consumer_group, topic.name, queue_id) for queue_id in queue_ids]
     places += [
-        (header.consumer_group, name, 0)
+        (header.consumer_group, name, queue_id)
         for name in retry_topics(ctx, header.consumer_group, topic.name)
-        if name in ctx.topics
+        if (retry := ctx.topics.get(name)) is not None
+        for queue_id in range(retry.read_queues)
     ]
     parts: list[bytes | memoryview] = []
     rest = 0

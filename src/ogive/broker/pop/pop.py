@@ -7,6 +7,8 @@ Behaviour
   group's retry topics, and moves the group's offset past them once their lease is in the journal.
 - A request that finds nothing waits until a message comes or its time is over.
 - Every fifth request reads the retry topics first, the others when there is room left.
+- In a topic of type PRIORITY, requests read the queues in order of their numbers, the highest
+  first, and the retry topics last. priority.factor of the group is the percentage that does so.
 - An orderly request (order=true) gets one batch of each queue, see order.py, and nothing from retry
   topics.
 - Messages for another try come with the name of their topic, and with their handle (POP_CK).
@@ -23,6 +25,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from ogive.access.permissions import to_pull
@@ -34,7 +37,7 @@ from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.pull import check_readable, reserve_filter
 from ogive.broker.replies import ONEWAY, RESPONSE, Rejected, refuse
 from ogive.broker.services import Context
-from ogive.broker.state.topic_table import MESSAGE_TYPE, keeps_batches
+from ogive.broker.state.topic_table import MESSAGE_TYPE, PRIORITY_FACTOR, keeps_batches
 from ogive.errors import OgiveError, ProtocolError, Refused, ResponseCode, StoreError
 from ogive.model import PropertyName
 from ogive.sql92 import Expression
@@ -218,9 +221,7 @@ class WaitingRequest(ABC):
     def _answer_nothing(self, code: ResponseCode) -> None: ...
 
     def _queue_ids(self) -> Sequence[int]:
-        """Return the queues to look at: beginning at any, or in a topic of messages with a priority
-        the highest first. Raises Rejected.
-        """
+        """Return the queues to look at, beginning at any. Raises Rejected."""
         if self._group not in self._ctx.groups:
             raise Rejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -232,16 +233,8 @@ class WaitingRequest(ABC):
         if self._queue_id >= 0:
             return (self._queue_id,)
         count = topic.read_queues
-        if topic.attributes.get(MESSAGE_TYPE) == "PRIORITY" and self._by_priority():
-            return range(count - 1, -1, -1)
         first = random.randrange(count) if count else 0  # noqa: S311  no secret
         return [(first + at) % count for at in range(count)]
-
-    def _by_priority(self) -> bool:
-        """Draw by the group's priority.factor, a percentage that is 100 by default."""
-        group = self._ctx.groups.get(self._group)
-        factor = int(group.attributes.get("priority.factor", "100")) if group is not None else 100
-        return random.randrange(100) < factor  # noqa: S311  no secret
 
     def _retry_queues(self) -> Iterable[tuple[str, int]]:
         for name in self._retries:
@@ -292,18 +285,26 @@ class Pop(WaitingRequest):
     def _read(self) -> Callable[[bool], bool]:
         config = self._ctx.config
         plan = Plan(self._most, config.max_pull_bytes)
-        retry_first = random.randrange(100) < config.pop.retry_share  # noqa: S311  no secret
-        if retry_first:
-            self._look_at_retries(plan)
-        for queue_id in self._queue_ids():
-            self._look_at(plan, self._topic, queue_id)
-        if not retry_first:
-            self._look_at_retries(plan)
+        queue_ids = self._queue_ids()
+        chance = random.randrange(100)  # noqa: S311  no secret
+        by_priority = not self._order and chance < self._priority_factor()
+        share = config.pop.priority_retry_share if by_priority else config.pop.retry_share
+        retries: Sequence[tuple[str, int]] = list(self._retry_queues())
+        if by_priority:
+            highest_first = config.pop.priority_ascending
+            queue_ids = sorted(queue_ids, reverse=highest_first)
+            retries = sorted(retries, key=itemgetter(1), reverse=highest_first)
+        queues = [(self._topic, queue_id) for queue_id in queue_ids]
+        for queue in (*retries, *queues) if chance < share else (*queues, *retries):
+            self._look_at(plan, *queue)
         return partial(self._take, plan)
 
-    def _look_at_retries(self, plan: Plan) -> None:
-        for name, queue_id in self._retry_queues():
-            self._look_at(plan, name, queue_id)
+    def _priority_factor(self) -> int:
+        """Return the percentage of requests that read the topic by priority."""
+        topic, group = self._ctx.topics.get(self._topic), self._ctx.groups.get(self._group)
+        if topic is None or group is None or topic.attributes.get(MESSAGE_TYPE) != "PRIORITY":
+            return 0
+        return int(group.attributes.get(PRIORITY_FACTOR, 100))
 
     def _look_at(self, plan: Plan, topic: str, queue_id: int) -> None:
         book, store = self._ctx.leases, self._ctx.store

@@ -159,8 +159,13 @@ class Reviver:
         Raises OgiveError, when the leases of those that were stored have ended.
         """
         ctx = self._ctx
-        topic = ensure_retry_topic(ctx, lease.key.group, lease.key.topic) if messages else ""
-        copies = {at: self._copy(one, lease, topic) for at, one in messages.items()}
+        topic, queue_id = "", 0
+        if messages:
+            retry = ensure_retry_topic(ctx, lease.key.group, lease.key.topic)
+            topic = retry.name
+            if ctx.config.pop.separate_retry_queues and lease.key.queue_id < retry.write_queues:
+                queue_id = lease.key.queue_id
+        copies = {at: self._copy(one, lease, topic, queue_id) for at, one in messages.items()}
         results = await asyncio.gather(
             *(ctx.stored((copy,), topic) for copy in copies.values()), return_exceptions=True
         )
@@ -191,7 +196,7 @@ class Reviver:
         self._book.revived(lease, bits, commitlog_offset, done)
         await ended
 
-    def _copy(self, message: StoredMessage, lease: Lease, topic: str) -> NewMessage:
+    def _copy(self, message: StoredMessage, lease: Lease, topic: str, queue_id: int) -> NewMessage:
         properties = decode_properties(message.properties)
         for name in (PropertyName.RECORD_CRC, "POP_CK", "POP_CK_OFFSET"):
             properties.pop(name, None)
@@ -200,7 +205,7 @@ class Reviver:
         properties["ORIGIN_GROUP"] = lease.key.group
         return NewMessage(
             topic,
-            0,
+            queue_id,
             message.body,
             encode_properties(fit_properties(properties)),
             message.sys_flag,

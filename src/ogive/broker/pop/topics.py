@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from ogive.broker.services import Context
 from ogive.model import PropertyName
+from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.pop import RETRY_V1, RETRY_V2, read_topic, retry_flag
 
 
@@ -62,7 +63,7 @@ def _is_shared(ctx: Context, group: str, topic: str) -> bool:
     )
 
 
-def ensure_retry_topic(ctx: Context, group: str, topic: str) -> str:
+def ensure_retry_topic(ctx: Context, group: str, topic: str) -> TopicConfig:
     """Return the retry topic for messages that were read from *topic*, and make it.
 
     Raises InvalidOption, Rejected.
@@ -72,11 +73,13 @@ def ensure_retry_topic(ctx: Context, group: str, topic: str) -> str:
     else:
         newer = ctx.config.pop.retry_v2 or is_ambiguous(ctx, group, topic)
         name = read_topic(group, topic, RETRY_V2 if newer else RETRY_V1)
-    if name not in ctx.topics:
-        ctx.topics.ensure_pop_retry(name)
-        if ctx.offsets.get(group, name, 0) is None:
-            ctx.offsets.note(group, name, 0, 0)
-    return name
+    original = ctx.topics.get(topic) if ctx.config.pop.separate_retry_queues else None
+    known = ctx.topics.get(name)
+    made = ctx.topics.ensure_pop_retry(name, 1 if original is None else original.write_queues)
+    for queue_id in range(known.read_queues if known is not None else 0, made.read_queues):
+        if ctx.offsets.get(group, name, queue_id) is None:
+            ctx.offsets.note(group, name, queue_id, 0)
+    return made
 
 
 def is_ambiguous(ctx: Context, group: str, topic: str) -> bool:

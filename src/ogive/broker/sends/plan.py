@@ -52,7 +52,12 @@ from ogive.broker.sends.checks import (
     unusual,
 )
 from ogive.broker.services import Context
-from ogive.broker.state.topic_table import MESSAGE_TYPE, check_message_type, keeps_batches
+from ogive.broker.state.topic_table import (
+    MESSAGE_TYPE,
+    check_message_type,
+    keeps_batches,
+    message_type,
+)
 from ogive.broker.transactions.half_messages import half_as_sent, redirect_half
 from ogive.broker.transactions.state import Step
 from ogive.errors import OgiveError, ProtocolError, ResponseCode
@@ -383,11 +388,11 @@ def _special(ctx: Context, send: Send, message: NewMessage, config: TopicConfig)
     """Return the put of a message that is stored with other properties, and often in another
     topic.
     """
-    topic, queue_id, properties, recall = _redirect(ctx, send, message)
+    topic, queue_id, properties, recall = _redirect(ctx, send, message, config)
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     stored = check_size(text.encode() + ctx.own_properties)
     answer = send.answer._replace(
-        queue_id=message.queue_id,
+        queue_id=queue_id if topic == message.topic else message.queue_id,
         key=properties[PropertyName.UNIQ_KEY],
         more=None if recall is None else ("recallHandle", recall),
     )
@@ -416,7 +421,7 @@ def _half(ctx: Context, send: Send, message: NewMessage, config: TopicConfig) ->
 
 
 def _redirect(
-    ctx: Context, send: Send, message: NewMessage
+    ctx: Context, send: Send, message: NewMessage, config: TopicConfig
 ) -> tuple[str, int, dict[str, str], str | None]:
     """Return topic, queue, properties without the broker's own, and recall handle of a message with
     special properties or for a retry topic.
@@ -438,6 +443,7 @@ def _redirect(
         properties[PropertyName.UNIQ_KEY] = secrets.token_hex(16).upper()
     for name in _OWN_NAMES:
         properties.pop(name, None)
+    queue_id = _by_priority(properties, queue_id, config)
     if _is_transactional(properties, topic, message.reconsume_times):
         topic, queue_id = redirect_half(properties, topic, queue_id)
     else:
@@ -463,6 +469,23 @@ def _redirect(
     if is_retry:
         properties = fit_properties(properties, room)
     return topic, queue_id, properties, recall
+
+
+def _by_priority(properties: dict[str, str], queue_id: int, config: TopicConfig) -> int:
+    """Return the queue of a message: that of its priority, if it has one.
+
+    Remove the priority of a message of another type.
+    """
+    try:
+        priority = parse_int(properties.get(PropertyName.PRIORITY, ""))
+    except ValueError:
+        return queue_id
+    if priority < 0:
+        return queue_id
+    if message_type(properties) != "PRIORITY":
+        del properties[PropertyName.PRIORITY]
+        return queue_id
+    return min(priority, config.write_queues - 1)
 
 
 def _is_transactional(properties: dict[str, str], topic: str, reconsume_times: int) -> bool:

@@ -20,8 +20,8 @@ Differs from Java
 - FIFO also takes messages without a sharding key: Apache's remoting clients choose the queue by
   themselves and mark nothing.
 - A clean-up policy that this store does not have, COMPACTION, is refused.
-- The attributes of groups are kept and shown: they are for POP and lite topics, which do not exist
-  here.
+- Of the attributes of groups, priority.factor has an effect. The others are kept and shown: they
+  are for lite topics, which do not exist here.
 """
 
 import logging
@@ -46,6 +46,7 @@ from ogive.model import (
     SYSTEM_TOPICS,
     TIMER_TOPIC,
     MessageType,
+    PropertyName,
     dlq_topic,
     reply_topic,
     retry_topic,
@@ -79,6 +80,8 @@ _OF_GROUPS: Final[Mapping[str, range | tuple[str, ...] | None]] = {
     "lite.sub.wildcard": None,
 }
 """Attributes and their valid values; None: any text."""
+PRIORITY_FACTOR: Final = "priority.factor"
+"""Percentage of a group's POP requests that read a topic of type PRIORITY by priority."""
 _DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
@@ -199,9 +202,9 @@ def message_type(properties: Mapping[str, str]) -> str:
         return "TRANSACTION"
     if any(name in properties for name in _DELAYS):
         return "DELAY"
-    if "__SHARDINGKEY" in properties:
+    if PropertyName.SHARDING_KEY in properties:
         return "FIFO"
-    return "PRIORITY" if "_SYS_MSG_PRIORITY_" in properties else "NORMAL"
+    return "PRIORITY" if PropertyName.PRIORITY in properties else "NORMAL"
 
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
@@ -388,9 +391,23 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Return the group's dead-letter topic. Raises InvalidOption."""
         return self._ensure(dlq_topic(group), 1)
 
-    def ensure_pop_retry(self, name: str) -> TopicConfig:
-        """The retry topic of a group that pops, by its name. Raises InvalidOption."""
-        return self._ensure(name, 1)
+    def ensure_pop_retry(self, name: str, queues: int = 1) -> TopicConfig:
+        """Return the retry topic of a group that pops, with at least *queues* queues.
+
+        Raises InvalidOption, and Rejected if the table has twice as many topics as its limit: there
+        can be a retry topic for each pair of a group and a topic.
+        """
+        known, queues = self._configs.get(name), min(queues, MAX_MADE_QUEUES)
+        if known is not None and known.write_queues < queues:
+            grown = replace(known, write_queues=queues, read_queues=max(known.read_queues, queues))
+            return self._put(grown, beyond_limit=True)
+        if known is None and len(self._configs) >= 2 * self._limit:
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"{len(self._configs)} topics exist: {name} is not made, delete topics or groups "
+                "that are not needed",
+            )
+        return self._ensure(name, queues)
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
         """Return the topic; create it if it does not exist, even if the table is full.

@@ -44,7 +44,7 @@ from ogive.client.sending.pending import (
     is_refusal,
 )
 from ogive.errors import OgiveError, TransportError
-from ogive.model import SendResult
+from ogive.model import PropertyName, SendResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_batch
@@ -85,7 +85,7 @@ def seal(
 
 def may_share(pending: PendingSend) -> bool:
     """Return True if the message may be part of a batch: brokers accept no compressed, delayed or
-    retry-topic messages there.
+    retry-topic messages there, and choose no queue by priority.
     """
     if (
         pending.alone
@@ -98,6 +98,7 @@ def may_share(pending: PendingSend) -> bool:
         "DELAY\x01" not in pending.text
         and "WAIT\x01" not in pending.text
         and "TIMER_DEL" not in pending.text
+        and f"{PropertyName.PRIORITY}\x01" not in pending.text
     )
 
 

@@ -90,6 +90,8 @@ def message_property_text(message: Message) -> str:
         )
     if message.delay_s is not None:
         properties[PropertyName.TIMER_DELAY_MS] = str(round(message.delay_s * 1000))
+    if message.priority is not None:
+        properties[PropertyName.PRIORITY] = str(message.priority)
     if not message.wait_store_ok:
         properties[PropertyName.WAIT] = "false"
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
@@ -157,6 +159,7 @@ class MessageBuilder:
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
+        priority: int | None = None,
     ) -> PendingSend:
         """Build one message. Raises InvalidOption, MessageIllegal, TypeError."""
         _check_arguments(sharding_key, queue)
@@ -173,6 +176,7 @@ class MessageBuilder:
             and 0 <= delay_level <= USUAL_LEVELS
             and deliver_at is None
             and delay_s is None
+            and priority is None
         ):
             text = property_text(
                 topic, body, tag, as_keys(keys) if keys != () else (), sharding_key, delay_level
@@ -190,6 +194,7 @@ class MessageBuilder:
                     delay_level,
                     deliver_at,
                     delay_s,
+                    priority,
                 ),
             )
             topic, body, sharding_key, flag = (
@@ -334,6 +339,8 @@ def _check_in_batch(topic: str, message: Message) -> None:
         raise InvalidOption(f"a message for {message.topic} is in a batch for {topic}")
     if message.is_delayed:
         raise InvalidOption("delayed messages cannot be sent in a batch")
+    if message.priority is not None:
+        raise InvalidOption("messages with a priority cannot be sent in a batch")
 
 
 def _as_message(
@@ -346,6 +353,7 @@ def _as_message(
     delay_level: int,
     deliver_at: datetime | None,
     delay_s: float | None,
+    priority: int | None,
 ) -> Message:
     """Return the message that the arguments of a send describe.
 
@@ -364,6 +372,7 @@ def _as_message(
             delay_level=delay_level,
             deliver_at=deliver_at,
             delay_s=delay_s,
+            priority=priority,
         )
     if not isinstance(topic, Message):
         raise TypeError(f"topic must be str, or a Message in its place, not {type(topic).__name__}")
@@ -376,10 +385,11 @@ def _as_message(
         delay_level or None,
         deliver_at,
         delay_s,
+        priority,
     )
     if any(value is not None for value in given):
         raise InvalidOption(
-            "a Message carries its own body, tag, keys, properties, sharding key and delay: give "
-            "nothing beside it"
+            "a Message carries its own body, tag, keys, properties, sharding key, delay and "
+            "priority: give nothing beside it"
         )
     return topic

@@ -94,6 +94,7 @@ class Producer(Facade, Generic[B]):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
+        priority: int | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """Send one message and wait until the broker has stored it.
@@ -101,7 +102,8 @@ class Producer(Facade, Generic[B]):
         A ``Message`` replaces topic, body and the options that describe it.
 
         Messages with equal *sharding_key* go to the same queue, in order; *queue* chooses one.
-        *deliver_at* and *delay_s* need a broker from 5.0 on, older ones deliver at once.
+        *deliver_at* and *delay_s* need a broker from 5.0 on, older ones deliver at once. Members
+        that pop a topic of type PRIORITY get messages with a higher *priority* first.
         *timeout_s* covers the whole call: route, connection and every attempt.
 
         Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute,
@@ -118,6 +120,7 @@ class Producer(Facade, Generic[B]):
             delay_level,
             deliver_at,
             delay_s,
+            priority,
         )
         # OneShot[SendResult]() would take 2 us
         sent: OneShot[SendResult] = OneShot()
@@ -148,6 +151,7 @@ class Producer(Facade, Generic[B]):
         delay_level: int = 0,
         deliver_at: datetime | None = None,
         delay_s: float | None = None,
+        priority: int | None = None,
         timeout_s: float | None = None,
         on_done: Callable[[SendHandle], object] | None = None,
         **unknown: Never,
@@ -172,6 +176,7 @@ class Producer(Facade, Generic[B]):
             and not delay_level
             and deliver_at is None
             and delay_s is None
+            and priority is None
             and self._producer.builder.serializer is None
         ):
             try:
@@ -197,6 +202,7 @@ class Producer(Facade, Generic[B]):
             delay_level,
             deliver_at,
             delay_s,
+            priority,
         )
         handle = self._producer.publisher.handle_of(pending, on_done)
         self._submit(pending, self._producer.budget_s(timeout_s))
@@ -365,6 +371,7 @@ class Producer(Facade, Generic[B]):
         delay_level: int,
         deliver_at: datetime | None,
         delay_s: float | None,
+        priority: int | None,
     ) -> PendingSend:
         self._live().check()
         # raises where nothing can be sent
@@ -380,6 +387,7 @@ class Producer(Facade, Generic[B]):
             delay_level,
             deliver_at,
             delay_s,
+            priority,
         )
 
     def _submit(self, pending: PendingSend, budget: float) -> None:
