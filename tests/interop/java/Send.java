@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.Message;
  * Sends count messages with the bodies "message 0", "message 1", ... and prints a JSON line per
  * result.
  * nameServer= topic= count= [mode=sync|async|oneway|batch|orderly] [first=0] [size=0] [tags=a,b]
- * [delay=0] [batch=10] [shards=4] [delayMs=0] [deliverAt=milliseconds since 1970]; mode=recall
+ * [delay=0] [batch=10] [shards=4] [delayMs=0] [deliverAt=milliseconds since 1970] [priority=]; mode=recall
  * handle= takes a timed message back. [accessKey= secretKey=]
  * size pads the body with dots; tags are given in turn; every message has the key "key-N" and the
  * user property index=N; orderly chooses queue (N modulo shards) modulo queues.
@@ -119,6 +119,8 @@ public class Send {
         if (!tags[0].isEmpty()) message.setTags(tags[index % tags.length]);
         if (options.number("delay", 0) > 0) message.setDelayTimeLevel(options.number("delay", 0));
         if (options.number("delayMs", 0) > 0) message.setDelayTimeMs(options.number("delayMs", 0));
+        if (!options.text("priority", "").isEmpty())
+            message.setPriority(options.number("priority", 0));
         if (!options.text("deliverAt", "").isEmpty())
             message.setDeliverTimeMs(Long.parseLong(options.text("deliverAt")));
         message.setKeys("key-" + index);

@@ -6,8 +6,8 @@ import java.util.Arrays;
 import java.util.Map;
 
 /**
- * Runs Send and Consume one after the other in one JVM, each with a client of its own: a line of
- * standard input is a JSON array, the class and its arguments, one of them run=N. What a run prints
+ * Runs Send, Consume and Pop one after the other in one JVM, each but Pop with a client of its own: a
+ * line of standard input is a JSON array, the class and its arguments, one of them run=N. What a run prints
  * has "run": N; at its end comes {"run": N, "exit": code}. Ends with standard input.
  */
 public class Serve {
@@ -27,6 +27,7 @@ public class Serve {
             return switch (name) {
                 case "Send" -> new Send(options).run();
                 case "Consume" -> Consume.run(options);
+                case "Pop" -> Pop.run(options);
                 default -> throw new IllegalArgumentException(name);
             };
         } catch (Throwable e) {

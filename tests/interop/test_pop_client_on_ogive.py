@@ -1,0 +1,192 @@
+"""Apache's client for POP, 5.5.0, on our broker: what Apache's own tests of POP look at.
+
+It is the client that Apache's proxy uses. The names of Apache's tests stand in the docstrings. Its
+push consumer, of which PopSubCheckIT and PopConsumerRetryIT are, is in test_popping_on_ogive.py.
+"""
+
+import time
+from typing import Any
+
+import pytest
+
+import ogive
+from ogive.testing import Broker
+from tests.interop import apache
+
+QUEUES = 4
+
+
+class PopClient:
+    """One group on one topic."""
+
+    def __init__(self, broker: Broker, topic: str, group: str) -> None:
+        self.name_server, self.topic, self.group = broker.name_server, topic, group
+        self._options: dict[str, Any] = {
+            "address": broker.address, "brokerName": "broker-a", "topic": topic, "group": group,
+        }  # fmt: skip
+
+    def call(self, request: str, **options: Any) -> list[dict[str, Any]]:
+        run = apache.run_client("Pop", request=request, **self._options, **options)
+        assert run.code == 0, f"{run.lines}\n{run.other}"
+        return list(run.lines)
+
+    def pop(self, **options: Any) -> list[dict[str, Any]]:
+        """The messages; none if the answer says so."""
+        head, *messages = self.call("pop", **options)
+        assert head["status"] == ("FOUND" if messages else "POLLING_NOT_FOUND"), head
+        return messages
+
+    def ack(self, message: dict[str, Any]) -> None:
+        (line,) = self.call("ack", handle=message["handle"])
+        assert line["status"] == "OK"
+
+    def has_message(self, **options: Any) -> bool:
+        (line,) = self.call("notify", **options)
+        return bool(line["hasMessage"])
+
+    def send(self, count: int, **options: Any) -> list[dict[str, Any]]:
+        return apache.send(self.name_server, self.topic, count, **options)
+
+
+@pytest.fixture
+def client(ogive_broker: Broker, topic: str, group: str) -> PopClient:
+    with ogive.Admin(ogive_broker.name_server) as admin:
+        admin.create_topic(topic, queues=QUEUES)
+    return PopClient(ogive_broker, topic, group)
+
+
+def texts(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["text"] for message in messages]
+
+
+def test_a_batch_is_acknowledged_by_one_request(client: PopClient) -> None:
+    """BatchAckIT: what it names is done, in topic and retry topic; the rest comes again."""
+    sent = [f"message {i}" for i in range(20)]
+    client.send(20)
+    found: list[dict[str, Any]] = []
+    while len(found) < 20:
+        found += client.pop(invisible=4_000)
+    assert sorted(texts(found)) == sorted(sent)
+    done, left = found[::2], found[1::2]
+    client.call("batchAck", handles=",".join(message["handle"] for message in done))
+    again: list[dict[str, Any]] = []
+    while len(again) < 10:
+        again += client.pop()
+    assert sorted(texts(again)) == sorted(texts(left))
+    assert {message["reconsumeTimes"] for message in again} == {1}
+    client.call("batchAck", handles=",".join(message["handle"] for message in again))
+    assert client.pop(poll=0) == []
+
+
+def test_a_queue_in_order_waits_for_its_batch(client: PopClient) -> None:
+    """PopOrderlyIT: after an acknowledgement of all, or the time, it goes on at the first that is
+    not acknowledged; the same attempt gets the same batch.
+    """
+    client.send(6, mode="orderly", shards=1)
+    first = client.pop(order="true", max=3, attempt="a", invisible=60_000)
+    assert texts(first) == ["message 0", "message 1", "message 2"]
+    assert client.pop(order="true", poll=0, attempt="b") == []
+    assert texts(client.pop(order="true", max=3, attempt="a", invisible=4_000)) == texts(first)
+    again = client.pop(order="true", max=3, attempt="c", invisible=60_000)
+    assert texts(again) == texts(first)
+    assert [message["reconsumeTimes"] for message in again] == [1, 1, 1]
+    client.ack(again[0])
+    client.ack(again[2])
+    (line,) = client.call("change", handle=again[1]["handle"], invisible=1_000)
+    assert line["status"] == "OK"
+    rest = client.pop(order="true", max=3, attempt="d")
+    assert texts(rest) == ["message 1", "message 2", "message 3"]
+    for message in rest:
+        client.ack(message)
+    assert texts(client.pop(order="true", poll=0, attempt="e")) == ["message 4", "message 5"]
+
+
+def test_large_messages_come_whole_and_come_again_whole(client: PopClient) -> None:
+    """PopBigMessageIT: of 3 MiB, more than an answer has otherwise."""
+    size = 3 * 1024 * 1024
+    client.send(3, size=size)
+    found: list[dict[str, Any]] = []
+    while len(found) < 3:
+        found += client.pop(invisible=20_000)
+    for message in found[:2]:
+        client.ack(message)
+    (again,) = client.pop(poll=60_000)
+    assert (again["size"], again["text"], again["reconsumeTimes"]) == (size, found[2]["text"], 1)
+    assert {message["size"] for message in found} == {size}
+    client.ack(again)
+    assert client.pop(poll=0) == []
+
+
+def test_a_notification_says_whether_there_is_a_message(client: PopClient) -> None:
+    """NotificationIT, in order as well: a queue whose batch is out has none."""
+    assert not client.has_message(poll=100)
+    client.send(1)
+    assert client.has_message()
+    (message,) = client.pop(order="true", attempt="a")
+    assert not client.has_message(poll=100, order="true")
+    client.ack(message)
+    assert not client.has_message(poll=100)
+    client.send(1, first=1)
+    assert client.has_message(order="true")
+
+
+def test_a_change_gives_a_handle_that_can_be_acknowledged(client: PopClient) -> None:
+    client.send(1)
+    (message,) = client.pop()
+    (changed,) = client.call("change", handle=message["handle"], invisible=1_000)
+    begun = time.monotonic()
+    (again,) = client.pop(poll=30_000)
+    assert again["reconsumeTimes"] == 1
+    assert again["id"] == message["id"]
+    assert time.monotonic() - begun < 30
+    assert changed["handle"] != message["handle"]
+    (longer,) = client.call("change", handle=again["handle"], invisible=60_000)
+    client.ack({"handle": longer["handle"]})
+    assert client.pop(poll=0) == []
+
+
+def test_a_message_is_forwarded_to_the_dead_letters(client: PopClient) -> None:
+    """PopMessageAndForwardingIT: sent back with delay level -1, then acknowledged."""
+    client.send(1)
+    (message,) = client.pop(forward="true")
+    client.ack(message)
+    assert client.pop(poll=0) == []
+    admin = apache.admin(client.name_server, f"topicStatus -t %DLQ%{client.group}")
+    ends = apache.table(admin[0])
+    assert sum(int(row["Max Offset"]) for row in ends) == 1
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_a_reset_gives_messages_again(client: PopClient, order: str) -> None:
+    """OffsetResetForPopIT, in order as well, and while a batch is out."""
+    client.send(4, mode="orderly", shards=1)
+    begin = client.pop(order=order, attempt="a")
+    assert len(begin) == 4
+    if order == "false":
+        for message in begin:
+            client.ack(message)
+    assert client.pop(order=order, poll=0, attempt="b") == []
+    apache.admin(
+        client.name_server, f"resetOffsetByTime -g {client.group} -t {client.topic} -s 1000"
+    )
+    again = client.pop(order=order, attempt="c")
+    assert texts(again) == texts(begin)
+    for message in again:
+        client.ack(message)
+    assert client.pop(order=order, poll=0, attempt="d") == []
+
+
+def test_the_highest_priority_comes_first(ogive_broker: Broker, topic: str, group: str) -> None:
+    """PopPriorityIT: Java's producer, its broker's rules; a factor of 0 leaves any order."""
+    with ogive.Admin(ogive_broker.name_server) as admin:
+        admin.create_topic(topic, queues=QUEUES, message_type="PRIORITY")
+    client = PopClient(ogive_broker, topic, group)
+    for priority in (2, 0, 3, 1, 7):
+        (sent,) = client.send(1, first=priority, priority=priority)
+        assert sent["queueId"] == min(priority, QUEUES - 1)
+    (failed,) = client.pop(max=1, invisible=1_000)
+    assert (failed["priority"], failed["queueId"]) == (3, 3)
+    time.sleep(1.2)
+    found = client.pop()
+    assert [message["priority"] for message in found] == [7, 2, 1, 0, 3]
+    assert [message["reconsumeTimes"] for message in found] == [0, 0, 0, 0, 1]
