@@ -485,7 +485,7 @@ def guarded(flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Itera
     )
     (folder / "root.yml").write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
     (folder / "root.yml").chmod(0o600)
-    options = ("--acl", "--credentials", str(folder / "root.yml"))
+    options = ("--acl", "--credentials", str(folder / "root.yml"), "--tls-mode", "permissive")
     certificate = ("--tls-cert", str(folder / "server.pem"), "--tls-key")
     with start_server(
         flavour, folder, *options, *certificate, str(folder / "server.pem")
@@ -519,5 +519,5 @@ def test_plaintext(sdk: Sdk, guarded: Guarded, topic: str, group: str) -> None:
 
 def test_wrong_credentials(sdk: Sdk, guarded: Guarded, topic: str, group: str) -> None:
     """Wrong credentials are refused"""
-    with Talk(sdk) as talk, pytest.raises(SdkError):
-        exchange(talk, guarded, topic, group, secret_key="wrong-secret-0815")
+    with Talk(sdk, guarded.authority) as talk, pytest.raises(SdkError):
+        exchange(talk, guarded, topic, group, tls=True, secret_key="wrong-secret-0815")
