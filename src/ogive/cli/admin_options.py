@@ -155,6 +155,12 @@ ACL: Final = CommandGroup(
             defaults={"allowed": False},
         ),
         Command(
+            "export",
+            "settings_commands:export_rules",
+            "print the rules as TOML, for `ogive apply`",
+            parts=(*CLUSTER,),
+        ),
+        Command(
             "delete",
             "user_commands:delete_rules",
             "delete the rules of a user",
@@ -315,6 +321,15 @@ TOPIC: Final = CommandGroup(
             ),
         ),
         Command(
+            "export",
+            "settings_commands:export_topics",
+            "print the settings of topics as TOML, for `ogive apply`",
+            parts=(
+                option("topics", nargs="*", metavar="TOPIC", help="default: all"),
+                *CLUSTER,
+            ),
+        ),
+        Command(
             "show",
             "topic_commands:show_topic",
             "show a topic's settings, brokers, queues and the groups that consume it",
@@ -342,6 +357,15 @@ GROUP: Final = CommandGroup(
                 option("--all", action="store_true", help="also the brokers' own groups"),
                 *CLUSTER,
                 JSON,
+            ),
+        ),
+        Command(
+            "export",
+            "settings_commands:export_groups",
+            "print the settings of groups as TOML, for `ogive apply`",
+            parts=(
+                option("groups", nargs="*", metavar="GROUP", help="default: all"),
+                *CLUSTER,
             ),
         ),
         Command(
@@ -604,6 +628,23 @@ CHECK: Final = CommandGroup(
                 JSON,
             ),
         ),
+    ),
+)
+
+
+APPLY: Final = Command(
+    "apply",
+    "settings_commands:apply",
+    "make topics, groups and rules like those of a file",
+    "The file is TOML, as `ogive topic export`, `ogive group export` and `ogive acl export` print "
+    "it; their outputs may stand in one file. Shows the difference and asks. What the file does "
+    "not name stays as it is.",
+    parts=(
+        option("file", metavar="FILE"),
+        option("--dry-run", action="store_true", help="only show the difference"),
+        YES,
+        *CLUSTER,
+        JSON,
     ),
 )
 

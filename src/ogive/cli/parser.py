@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, Command | CommandGroup]] = {
         admin_options.CONTEXT,
         admin_options.USER,
         admin_options.ACL,
+        admin_options.APPLY,
         admin_options.STORE,
         ERRORS,
     )
