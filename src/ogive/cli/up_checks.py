@@ -68,7 +68,6 @@ _OF_A_BROKER: Final = (
     "max_unanswered_checks",
     "grpc_port",
     "grpc_advertised",
-    "no_grpc",
 )
 
 
