@@ -320,12 +320,16 @@ class Writer:
 
         One queue is enough, because a batch is one commit.
         """
+        table = spark.table(self.table.name)
+        # of others, who have never had a row of ours
+        if "queueOffset" not in table.columns:
+            return
         before = positions(self.checkpoint)
         for topic, broker, queue, end in _flat(planned(self.checkpoint, batch.number)):
             start = before.get(topic, {}).get(broker, {}).get(queue, 0)
             if start == end:
                 continue
-            found = spark.table(self.table.name).where(
+            found = table.where(
                 (f.col("topic") == topic)
                 & (f.col("brokerName") == broker)
                 & (f.col("queueId") == int(queue))
