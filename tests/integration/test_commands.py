@@ -779,7 +779,10 @@ def test_a_group_is_changed_and_shows_its_settings(running: Broker) -> None:
     assert (
         json.loads(ogive("group", "show", "settled", "--json", *server).stdout)["orderly"] is False
     )
-    assert ogive("group", "update", "settled", "--enable", *server).returncode == 0
+    assert ogive("group", "update", "settled", "--enable", "--orderly", *server).returncode == 0
+    assert (
+        json.loads(ogive("group", "show", "settled", "--json", *server).stdout)["orderly"] is True
+    )
     assert (
         ogive("group", "update", "settled", "--enable", *server).stdout
         == b"group settled is like that already\n"

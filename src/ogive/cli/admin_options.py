@@ -446,6 +446,22 @@ GROUP: Final = CommandGroup(
                         help="members get no messages until --enable",
                     ),
                 ),
+                either(
+                    option(
+                        "--orderly",
+                        action="store_true",
+                        default=None,
+                        help="members that use gRPC get messages of a sharding key in order; "
+                        "other members decide that for themselves",
+                    ),
+                    option(
+                        "--no-orderly",
+                        dest="orderly",
+                        action="store_false",
+                        default=None,
+                        help="members that use gRPC get messages in any order",
+                    ),
+                ),
                 option("--topic", metavar="TOPIC", help="for --consume-mode"),
                 option(
                     "--consume-mode",

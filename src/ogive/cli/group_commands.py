@@ -96,7 +96,7 @@ async def show_group(options: argparse.Namespace) -> int:
         "comes before it",
         "retry queues": group.retry_queues,
         "broadcasting": "allowed" if group.broadcast else "not allowed",
-        "orderly": "yes, for clients of a proxy"
+        "orderly": "yes, for clients that use gRPC"
         if group.orderly
         else "no; listeners decide that for themselves",
         "lag": f"{group.lag:,}, {group.messages_per_s:,.1f} messages/s consumed",
@@ -138,6 +138,7 @@ async def update_group(options: argparse.Namespace) -> int:
         "retry_queues": options.retry_queues,
         "broadcast": options.broadcast,
         "enabled": options.enabled,
+        "orderly": options.orderly,
     }
     wanted = {name: value for name, value in named.items() if value is not None}
     mode = options.consume_mode
@@ -148,7 +149,7 @@ async def update_group(options: argparse.Namespace) -> int:
     if not wanted:
         raise InvalidOption(
             "nothing to change: --max-retries, --retry-queues, --broadcast, --no-broadcast, "
-            "--enable, --disable or --consume-mode is needed"
+            "--enable, --disable, --orderly, --no-orderly or --consume-mode is needed"
         )
     async with aio.Admin(client=client_config(options)) as admin:
         changes = await admin.update_group(options.group, **wanted, dry_run=options.dry_run)

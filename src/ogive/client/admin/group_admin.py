@@ -48,6 +48,7 @@ _ON_THE_WIRE: Final = {
     "max_retries": "retryMaxTimes",
     "broadcast": "consumeBroadcastEnable",
     "enabled": "consumeEnable",
+    "orderly": "consumeMessageOrderly",
 }
 
 
@@ -105,13 +106,15 @@ class GroupCalls(AdminBase):
         max_retries: int | None = None,
         broadcast: bool | None = None,
         enabled: bool | None = None,
+        orderly: bool | None = None,
         dry_run: bool = False,
     ) -> list[SettingChange]:
         """Change the settings that are given, at every broker that knows the group.
 
         Returns the changes.
 
-        *dry_run*: only return what would change. Raises GroupNotExist.
+        *orderly*: members that use gRPC get messages in order. *dry_run*: only return what would
+        change. Raises GroupNotExist.
         """
         validate_group(group)
         _check_retries(retry_queues, max_retries)
@@ -120,6 +123,7 @@ class GroupCalls(AdminBase):
             "max_retries": max_retries,
             "broadcast": broadcast,
             "enabled": enabled,
+            "orderly": orderly,
         }
         wanted: dict[str, SettingValue] = {
             name: value for name, value in named.items() if value is not None
@@ -497,6 +501,7 @@ def _settings(config: dict[str, Any]) -> dict[str, SettingValue | None]:
         "max_retries": read.retry_max_times,
         "broadcast": read.consume_broadcast_enable,
         "enabled": read.consume_enable,
+        "orderly": read.consume_message_orderly,
     }
 
 

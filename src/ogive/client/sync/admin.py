@@ -204,13 +204,15 @@ class Admin(Facade):
         max_retries: int | None = None,
         broadcast: bool | None = None,
         enabled: bool | None = None,
+        orderly: bool | None = None,
         dry_run: bool = False,
     ) -> list[SettingChange]:
         """Change the settings that are given, at every broker that knows the group.
 
         Returns the changes.
 
-        *dry_run*: only return what would change. Raises GroupNotExist.
+        *orderly*: members that use gRPC get messages in order. *dry_run*: only return what would
+        change. Raises GroupNotExist.
         """
         return self._live().call(
             self._admin.update_group(
@@ -219,6 +221,7 @@ class Admin(Facade):
                 max_retries=max_retries,
                 broadcast=broadcast,
                 enabled=enabled,
+                orderly=orderly,
                 dry_run=dry_run,
             )
         )
