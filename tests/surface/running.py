@@ -265,12 +265,25 @@ class Scene:
         self.run("broker show", "broker-a")
         self.run("bench produce", "--count", "10", "--in-flight", "1")
         self.run("bench consume", "--count", "10")
+        self._settings()
+        data, copy = self.folder / "data", self.folder / "copy"
+        self.run_alone("store backup", str(data), str(copy), "--verify")
         self.run_alone("errors")
         self.run_alone("errors", "17")
         add = ("context", "add", "shop", "-n", self.name_server)
         assert command.run(*add, "--credentials", str(self.folder / "root")).code == 0
         assert command.run("context", "add", "bare", "-n", self.name_server).code == 0
         self.run_alone("context list")
+
+    def _settings(self) -> None:
+        """Change the settings of topics by a file, and change nothing by the same file."""
+        server = ("-n", self.name_server, "--credentials", str(self.folder / "root"))
+        exported = command.run("topic", "export", *server)
+        assert exported.code == 0, exported
+        file = self.folder / "topics.toml"
+        file.write_text(exported.out.replace("write_queues = 3", "write_queues = 2"))
+        self.run("apply", str(file), "--dry-run")
+        self.run("apply", str(file), "--yes")
 
     def end_commands(self) -> None:
         """Note how commands end. 74 is shown by tests/rel/test_failed_sync.py."""
