@@ -127,6 +127,9 @@ class GrpcCall:
             return
         self.messages.extend(messages)
         self._count(len(data))
+        if self.is_over:
+            # its connection was cut off for what it holds
+            return
         self.ended = ended
         if self.method.kind is Kind.BOTH_STREAMS:
             if ended and self.reader.buffered_bytes:
@@ -307,9 +310,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        for call in list(self.calls.values()):
-            self._gone(call)
-        self._count_waiting(0)
+        self._drop()
         self.lost.set_result(None)
         self._server.closed(self)
 
@@ -336,6 +337,9 @@ class GrpcConnection(asyncio.Protocol):
             self.leave(str(exc), logging.WARNING if self.has_begun else logging.INFO)
             return
         for event in events:
+            if self.closed:
+                # it was cut off for an event before this one
+                return
             match event:
                 case RequestHeaders(stream_id, headers, ended):
                     self._begin(stream_id, headers, ended)
@@ -349,6 +353,12 @@ class GrpcConnection(asyncio.Protocol):
                     if (call := self.calls.get(stream_id)) is not None and not self._paused:
                         call.drained()
         self._flush()
+
+    def _drop(self) -> None:
+        """End all calls, and release what is held for them."""
+        for call in list(self.calls.values()):
+            self._gone(call)
+        self._count_waiting(0)
 
     def _gone(self, call: GrpcCall) -> None:
         """End a call that nobody waits for."""
@@ -482,7 +492,8 @@ class GrpcConnection(asyncio.Protocol):
     def refill(self, frames: int) -> None:
         """See Http2Connection.refill."""
         self._http.refill(frames)
-        self._count_waiting(self.unsent_bytes)
+        if not self.closed:
+            self._count_waiting(self.unsent_bytes)
 
     def go_away(self) -> None:
         """Tell the client to use another connection; calls in progress go on."""
@@ -506,3 +517,5 @@ class GrpcConnection(asyncio.Protocol):
         log.warning("%s is cut off: %s", self.address, reason)
         self.closed = True
         self._transport.abort()
+        # now, not when the socket is closed: others may need the memory
+        self._drop()

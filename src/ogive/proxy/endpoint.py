@@ -193,7 +193,10 @@ class Endpoint:
         """
         self._held_bytes += more
         while more > 0 and self._held_bytes > self.config.server.max_read_buffer_bytes:
-            largest = max(self._connections, key=lambda one: one.held_bytes)
+            serving = [one for one in self._connections if not one.closed]
+            if not serving:
+                return
+            largest = max(serving, key=lambda one: one.held_bytes)
             largest.abort(f"it holds {largest.held_bytes} bytes, the most of all clients")
 
     async def _sweep(self) -> None:
