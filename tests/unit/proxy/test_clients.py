@@ -350,6 +350,20 @@ async def test_credentials_that_are_wrong_or_missing(guarded: Mapping[str, Metho
     assert len(texts) == 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 1_000_000, "a" * 500_000 + "," + "b" * 500_000],
+    ids=["one part", "two parts"],
+)
+async def test_long_credentials_that_are_none_are_refused_at_once(
+    guarded: Mapping[str, Method], text: str
+) -> None:
+    """To look for the parts of each one again and again would take hours."""
+    client = Sdk(guarded)
+    client.metadata["authorization"] = f"MQv2-HMAC-SHA1 Credential={text}"
+    assert (await client.send(message("T"))).status.code == pb.UNAUTHORIZED
+
+
 async def test_a_client_id_of_another_user_leads_to_a_session_of_its_own(
     guarded: Mapping[str, Method],
 ) -> None:
