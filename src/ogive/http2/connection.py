@@ -389,7 +389,8 @@ class Http2Connection:
             return
         if len(payload) % _SETTING.size:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of an impossible size")
-        self._spend(1)
+        # each may change the windows of all streams
+        self._spend(max(1, len(payload) // _SETTING.size))
         self._has_settings = True
         for number, value in _SETTING.iter_unpack(payload):
             if number == Setting.INITIAL_WINDOW_SIZE:

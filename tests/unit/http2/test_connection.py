@@ -301,6 +301,11 @@ def _empty_data(server: Http2Connection) -> None:
         server.receive(frame(http2.DATA, 0, 1))
 
 
+def _long_settings(server: Http2Connection) -> None:
+    for _ in range(10):
+        server.receive(frame(http2.SETTINGS, 0, 0, b"\0\x04\0\0\0\x01" * 2_000))
+
+
 def _endless_headers(server: Http2Connection) -> None:
     server.receive(frame(http2.HEADERS, 0, 1, b"\x00\x7f\xff\xff\x03"))
     for _ in range(1000):
@@ -325,6 +330,7 @@ def _header_bomb(server: Http2Connection) -> None:
         (_rapid_resets, "too many resets"),
         (_pings, "too many resets, pings"),
         (_settings, "too many resets, pings"),
+        (_long_settings, "too many resets, pings"),
         (_empty_data, "empty frames"),
         (_endless_headers, "without end"),
         (_empty_continuations, "without end"),
