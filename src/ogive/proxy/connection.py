@@ -98,7 +98,7 @@ class GrpcCall:
         self.reader = reader
         self.begun_at = self._loop.time()
         # complete messages that the handler has not taken, and whether they are all
-        self.messages: deque[bytes] = deque()
+        self.messages: deque[framing.Received] = deque()
         self.ended = False
         # bytes of the request that are kept here
         self.held_bytes = 0
@@ -221,7 +221,8 @@ class GrpcCall:
         self._count(-self.held_bytes)
         return request
 
-    def _parse(self, message: bytes) -> WireMessage:
+    def _parse(self, received: framing.Received) -> WireMessage:
+        message = self.reader.plain(received)
         try:
             return self.method.request.FromString(message)
         # each codec has its own error
@@ -234,11 +235,10 @@ class GrpcCall:
     async def _requests(self) -> AsyncIterator[WireMessage]:
         while True:
             while self.messages:
-                message = self.messages.popleft()
-                size = len(framing.message_frame(message))
-                self._count(-min(size, self.held_bytes))
-                self._connection.consumed(self, size)
-                yield self._parse(message)
+                received = self.messages.popleft()
+                self._count(-min(received.size, self.held_bytes))
+                self._connection.consumed(self, received.size)
+                yield self._parse(received)
             if self.ended:
                 return
             self._more = self._loop.create_future()

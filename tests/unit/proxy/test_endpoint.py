@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import logging
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -273,6 +274,22 @@ async def test_a_compressed_request() -> None:
             reply = await client.finish(stream_id)
             assert reply.status == status, encoding
             assert reply.messages == ([b"long " * 1000] if status is GrpcStatus.OK else [])
+
+
+async def test_compressed_requests_wait_as_small_as_they_came() -> None:
+    bomb = framed(gzip.compress(bytes(10 * MIB)), flag=1)
+    async with running() as run:
+        client = await run.connect()
+        tracemalloc.start()
+        try:
+            for _ in range(20):
+                stream_id = client.begin("Echo", metadata=[("grpc-encoding", "gzip")])
+                client.send(stream_id, bomb, ended=False)
+            assert (await client.call("Echo", b"x")).messages == [b"x"]
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 20 * MIB
 
 
 async def test_a_message_that_is_too_large_is_refused_before_it_arrives() -> None:
