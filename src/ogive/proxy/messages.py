@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import time
+import zlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -233,7 +234,7 @@ def stored_body(message: pb.Message) -> tuple[bytes, int]:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
             plain = packed.read(MAX_BODY_BYTES + 1)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return body, SysFlag.COMPRESSED
     if len(plain) > MAX_BODY_BYTES:
         raise Illegal(

@@ -30,6 +30,7 @@ from ogive.proxy.sessions import Session, read_transaction_id, transaction_id
 from ogive.proxy.status import Illegal, ok, status_of_send
 from ogive.wire.bodies.json_fields import PERM_WRITE
 from ogive.wire.codes import Decision, SysFlag
+from ogive.wire.frame import MAX_FRAME_BYTES
 from ogive.wire.headers.send import (
     EndTransactionRequest,
     RecallMessageRequest,
@@ -46,6 +47,8 @@ from ogive.wire.sends import split_result
 
 SEND_TIMEOUT_S: Final = 10.0
 MAX_BATCH: Final = 4096
+MAX_BATCH_BYTES: Final = MAX_FRAME_BYTES
+"""Bodies of one batch: what compressed ones inflate to is as much as plain ones could be."""
 _MASK: Final = (1 << 64) - 1
 _DECISIONS: Final = {pb.COMMIT: Decision.COMMIT, pb.ROLLBACK: Decision.ROLLBACK}
 Properties = dict[str, str]
@@ -217,9 +220,14 @@ async def _send_batch(
     messages: Sequence[pb.Message],
     properties: Sequence[Properties],
 ) -> list[SendResult]:
-    items = []
+    items, size = [], 0
     for message, own in zip(messages, properties, strict=True):
         body, flags = stored_body(message)
+        size += len(body)
+        if size > MAX_BATCH_BYTES:
+            raise Illegal(
+                pb.MESSAGE_BODY_TOO_LARGE, f"bodies of more than {MAX_BATCH_BYTES} bytes in a batch"
+            )
         if flags:
             raise Illegal(pb.BAD_REQUEST, "messages of a batch cannot be compressed")
         items.append(BatchItem(0, body, join_properties(own)))

@@ -203,10 +203,22 @@ async def test_a_gzip_bomb_is_refused(sdk: Sdk) -> None:
     assert response.status.code == pb.MESSAGE_BODY_TOO_LARGE
 
 
-async def test_plain_bytes_that_are_marked_gzip_come_back_unchanged(sdk: Sdk) -> None:
-    await sdk.send(message("T", b"not packed", body_encoding=pb.GZIP))
+async def test_a_batch_of_gzip_bombs_is_refused(sdk: Sdk) -> None:
+    """Each one alone may be sent: 4,096 of them would take the machine's memory."""
+    bomb = gzip.compress(bytes(4 * 1024 * 1024))
+    response = await sdk.send(*(message("T", bomb, body_encoding=pb.GZIP) for _ in range(10)))
+    assert response.status.code == pb.MESSAGE_BODY_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"not packed", gzip.compress(b"x" * 99, mtime=0)[:10] + b"\xff" * 20],
+    ids=["no gzip", "damaged gzip"],
+)
+async def test_plain_bytes_that_are_marked_gzip_come_back_unchanged(sdk: Sdk, body: bytes) -> None:
+    await sdk.send(message("T", body, body_encoding=pb.GZIP))
     _, (received,) = await sdk.receive("T")
-    assert received.body == b"not packed"
+    assert received.body == body
     assert received.system_properties.body_encoding == pb.GZIP
 
 
