@@ -158,6 +158,12 @@ def check_message(message: pb.Message) -> None:
             f"message group {group[:80]!r}: must have a character, less than {MAX_MESSAGE_GROUP} "
             "bytes, and no control characters",
         )
+    for name in ("born_timestamp", "delivery_timestamp"):
+        at = getattr(system, name)
+        try:
+            at.ToMilliseconds()
+        except ValueError as exc:
+            raise Illegal(pb.BAD_REQUEST, f"{name}: {exc}") from None
     _check_properties(message.user_properties, system)
     recovery = system.orphaned_transaction_recovery_duration
     if recovery.ToMilliseconds() > MAX_RECOVERY_S * 1000 or recovery.seconds < 0:
@@ -275,9 +281,8 @@ def to_message(message: MessageExt, topic: str) -> pb.Message:
     system.body_digest.checksum = hashlib.md5(message.body).hexdigest().upper()  # noqa: S324
     system.body_encoding = pb.GZIP if message.is_compressed else pb.IDENTITY
     system.message_type = TYPES[type_of(properties)]
-    system.born_timestamp.FromMilliseconds(
-        _number(properties.get(_BORN_TIMESTAMP), message.born_timestamp_ms)
-    )
+    born_ms = max(0, min(message.born_timestamp_ms, _LATEST_MS))
+    system.born_timestamp.FromMilliseconds(_number(properties.get(_BORN_TIMESTAMP), born_ms))
     system.born_host = properties.get(_BORN_HOST, message.born_host)
     system.store_timestamp.FromMilliseconds(message.store_timestamp_ms)
     system.store_host = message.store_host
@@ -295,7 +300,7 @@ def to_message(message: MessageExt, topic: str) -> pb.Message:
             _number(properties[PropertyName.TIMER_DELIVER_MS], 0)
         )
     if PRIORITY in properties:
-        system.priority = _number(properties[PRIORITY], 0)
+        system.priority = min(_number(properties[PRIORITY], 0), _MOST_PRIORITY)
     if _DLQ_TOPIC in properties:
         system.dead_letter_queue.topic = properties[_DLQ_TOPIC]
         system.dead_letter_queue.message_id = properties.get(_DLQ_MESSAGE_ID, "")
@@ -309,11 +314,13 @@ def now_timestamp() -> Timestamp:
 
 
 _LONGEST: Final = 18
+# Timestamp ends with the year 9999
+_LATEST_MS: Final = 253_402_300_799_000
+_MOST_PRIORITY: Final = 2**31 - 1
 
 
 def _number(text: str | None, default: int) -> int:
     """Return the number that any sender may have written."""
     if text is None or not text.isascii() or not text.isdecimal() or len(text) > _LONGEST:
         return default
-    # Timestamp ends with the year 9999
-    return min(int(text), 253_402_300_799_000)
+    return min(int(text), _LATEST_MS)

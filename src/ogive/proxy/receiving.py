@@ -42,6 +42,8 @@ MAX_INVISIBLE_MS: Final = 12 * 3600 * 1000
 RENEWED_MS: Final = 60_000
 MAX_RECEIVES: Final = 1024
 """Receives of one client that wait at the same time."""
+MAX_RECEIVE_BYTES: Final = 64 * 1024
+"""Size of a request that may wait."""
 MAX_ACKS: Final = 4096
 INIT_MAX: Final = 1
 # clients before it do not know the code for a deadline that is too short
@@ -95,6 +97,8 @@ class Receiving:
         self, session: Session, request: pb.ReceiveMessageRequest, call: CallContext
     ) -> list[tuple[pb.Message, Key, Ack]]:
         """Return messages, each with its handles. Raises OgiveError."""
+        if (size := request.ByteSize()) > MAX_RECEIVE_BYTES:
+            raise Illegal(pb.BAD_REQUEST, f"a receive of {size} bytes: at most {MAX_RECEIVE_BYTES}")
         topic, name = topic_of(request.message_queue.topic), group_of(request.group)
         poll_s = _poll_s(session, request, call)
         invisible_ms = _invisible_ms(request)

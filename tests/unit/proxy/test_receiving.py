@@ -9,10 +9,16 @@ from collections.abc import Mapping
 import pytest
 
 from ogive.broker import Broker
+from ogive.client import rpc
 from ogive.proxy import rocketmq_pb2 as pb
+from ogive.proxy.backend import ClientIdentity
 from ogive.proxy.calls import Method
+from ogive.proxy.local import LocalBackend
 from ogive.proxy.service import build
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.send import SendMessageRequestV2
+from ogive.wire.message import join_properties
 from tests.unit.proxy.conftest import StartBroker
 from tests.unit.proxy.sdk import Sdk, Telemetry, message, receive_request, subscribing
 
@@ -282,6 +288,37 @@ async def test_a_renewed_message_comes_again_when_its_client_goes(sdk: Sdk) -> N
     assert again.body == b"held"
     # the first handle is not the lease's any more
     assert (await sdk.ack("T", received)).entries
+
+
+@pytest.mark.parametrize(
+    ("born_ms", "properties"),
+    [
+        (2**62, {}),
+        (0, {"_SYS_MSG_PRIORITY_": "9" * 18, "BORN_TIMESTAMP": "9" * 30}),
+    ],
+)
+async def test_numbers_of_remoting_clients_that_are_too_large_stop_no_group(
+    sdk: Sdk, broker: Broker, born_ms: int, properties: dict[str, str]
+) -> None:
+    async def refuse(_: RemotingCommand) -> RemotingCommand:
+        raise AssertionError("a producer is asked nothing")
+
+    identity = ClientIdentity("remoting", "", "127.0.0.1:1", 0, 0)
+    sender = LocalBackend(broker).link(identity, refuse, lambda _: None, lambda: None)
+    header = SendMessageRequestV2(
+        producer_group="p",
+        topic="T",
+        queue_id=0,
+        born_timestamp=born_ms,
+        properties=join_properties(properties).decode(),
+    )
+    await rpc.send_message(sender, broker.config.name, header, b"odd", broker_name="b")
+    code, (received,) = await sdk.receive("T")
+    assert (code, received.body) == (pb.OK, b"odd")
+
+
+async def test_a_receive_that_is_too_large_is_refused(sdk: Sdk) -> None:
+    assert (await sdk.receive("T", attempt_id="a" * 70_000))[0] == pb.BAD_REQUEST
 
 
 async def test_bodies_that_a_remoting_client_has_compressed_arrive_plain(

@@ -115,6 +115,14 @@ async def test_more_than_128_properties_are_refused(sdk: Sdk) -> None:
     assert (await sdk.send(sent)).status.code == pb.MESSAGE_PROPERTIES_TOO_LARGE
 
 
+@pytest.mark.parametrize("field", ["born_timestamp", "delivery_timestamp"])
+@pytest.mark.parametrize("seconds", [-(2**62), 2**62])
+async def test_times_that_cannot_be_are_refused(sdk: Sdk, field: str, seconds: int) -> None:
+    odd = message("D")
+    getattr(odd.system_properties, field).seconds = seconds
+    assert (await sdk.send(odd)).status.code == pb.BAD_REQUEST
+
+
 async def test_a_recovery_time_above_an_hour_is_refused(sdk: Sdk) -> None:
     sent = message("X", message_type=pb.TRANSACTION)
     sent.system_properties.orphaned_transaction_recovery_duration.FromSeconds(3601)
