@@ -52,6 +52,10 @@ class CallContext:
     tls: bool
     deadline: float | None
     """Time of the loop's clock when the caller gives up, None if it never does."""
+    through: tuple[str, int] | None = None
+    """Address of the load balancer if one named the client. Rules about addresses apply to it:
+    anyone can send a PROXY header.
+    """
 
 
 class WireMessage(Protocol):

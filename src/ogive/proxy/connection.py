@@ -266,7 +266,7 @@ class GrpcConnection(asyncio.Protocol):
         self._waiting = 0
         self._written_bytes = 0
         self.host = "?"
-        self.peer: tuple[str, int] = ("?", 0)
+        self.peer = self._socket_peer = ("?", 0)
         self.calls: dict[int, GrpcCall] = {}
         self.held_bytes = 0
         self.opened_at = self.used_at = self._loop.time()
@@ -303,7 +303,8 @@ class GrpcConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         socket_peer = self._transport.get_extra_info("peername") or ("?", 0)
         self.host = str(socket_peer[0])
-        self.peer = self._proxied or (self.host, int(socket_peer[1]))
+        self._socket_peer = (self.host, int(socket_peer[1]))
+        self.peer = self._proxied or self._socket_peer
         self.is_tls = self._transport.get_extra_info("ssl_object") is not None
         self._server.opened(self)
         self._flush()
@@ -412,7 +413,8 @@ class GrpcConnection(asyncio.Protocol):
             )
         metadata = {name: value for name, value in fields.items() if name[0] != ":"}
         deadline = self._deadline(fields.get("grpc-timeout"))
-        context = CallContext(metadata, self.peer, self.is_tls, deadline)
+        through = self._socket_peer if self._proxied else None
+        context = CallContext(metadata, self.peer, self.is_tls, deadline, through)
         reader = framing.MessageReader(encoding, config.max_request_bytes)
         return GrpcCall(self, stream_id, method, context, reader)
 

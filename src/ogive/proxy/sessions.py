@@ -371,7 +371,7 @@ def _identity(call: CallContext, client_id: str, user: str) -> ClientIdentity:
     return ClientIdentity(
         client_id,
         user,
-        join_address(*call.peer),
+        join_address(*(call.through or call.peer)),
         language,
         version_number(call.metadata.get("x-mq-client-version", "")),
     )

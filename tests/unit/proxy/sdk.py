@@ -40,6 +40,8 @@ class Sdk:
         version: str = "5.2.0",
     ) -> None:
         self.methods = methods
+        self.peer = ("127.0.0.1", 40000)
+        self.through: tuple[str, int] | None = None
         self.metadata = {
             "x-mq-client-id": client_id,
             "x-mq-language": "PYTHON",
@@ -56,7 +58,9 @@ class Sdk:
 
     def context(self, timeout_s: float | None = 60.0) -> CallContext:
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-        return CallContext(self.metadata, ("127.0.0.1", 40000), tls=False, deadline=deadline)
+        return CallContext(
+            self.metadata, self.peer, tls=False, deadline=deadline, through=self.through
+        )
 
     async def call(self, name: str, request: Any) -> Any:
         """The response to a unary call, over its bytes."""

@@ -350,6 +350,23 @@ async def test_credentials_that_are_wrong_or_missing(guarded: Mapping[str, Metho
     assert len(texts) == 2
 
 
+async def test_a_proxy_header_does_not_pass_a_rule_for_addresses(start_broker: StartBroker) -> None:
+    table = AccessTable()
+    await table.create_user(User(username="inside", password="inside secret"))
+    rule = {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}
+    entry = PolicyEntry.from_json(rule | {"sourceIps": ["10.0.0.0/8"]})
+    await table.put_acl(Acl(subject="User:inside", policies=(Policy(entries=(entry,)),)))
+    methods = build(await start_broker(table))
+    for peer, through, code in (
+        ("10.1.2.3", None, pb.OK),
+        ("10.1.2.3", ("192.0.2.7", 1), pb.FORBIDDEN),
+        ("192.0.2.7", ("10.1.2.3", 1), pb.OK),
+    ):
+        client = Sdk(methods, f"sdk@{peer}@{through}", user=("inside", "inside secret"))
+        client.peer, client.through = (peer, 1), through
+        assert (await client.send(message("T"))).status.code == code
+
+
 @pytest.mark.parametrize(
     "text",
     ["a" * 1_000_000, "a" * 500_000 + "," + "b" * 500_000],

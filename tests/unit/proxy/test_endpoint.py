@@ -443,6 +443,8 @@ async def test_a_load_balancer_names_the_client(
         [context] = run.service.contexts
         assert context.peer[0] == peer[0]
         assert peer[1] in (None, context.peer[1])
+        # not the header's, which anyone can send
+        assert (context.through or context.peer)[0] == "127.0.0.1"
 
 
 async def test_a_proxy_header_in_pieces() -> None:
