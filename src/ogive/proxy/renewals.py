@@ -127,12 +127,17 @@ class Renewals:
             self._timer.cancel()
             self._timer = None
         renewed, self._renewed = self._renewed, {}
+        task = asyncio.create_task(self._release(renewed), name="release leases")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _release(self, renewed: dict[Key, Renewal]) -> None:
+        for one in renewed.values():
+            if one.busy is not None:
+                # its handle is about to be replaced
+                await asyncio.shield(one.busy)
         for place, acks in _by_place(renewed):
-            task = asyncio.create_task(
-                self._link.release(*place, acks, RELEASED_MS), name="release leases"
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            await self._link.release(*place, acks, RELEASED_MS)
 
 
 def _by_place(renewed: dict[Key, Renewal]) -> Iterator[tuple[tuple[str, str], list[Ack]]]:

@@ -27,11 +27,14 @@ class FakeLink:
         self.changed: asyncio.Queue[RemotingCommand] = asyncio.Queue()
         self.released: asyncio.Queue[tuple[str, list[Ack], int]] = asyncio.Queue()
         self.closed = False
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def call(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
         self.changed.put_nowait(command)
+        await self.answers.wait()
         if self.error:
             return RemotingCommand(self.error, {}, flag=Flag.RESPONSE, remark="over")
         answer = ChangeInvisibleTimeResponse(
@@ -84,3 +87,15 @@ async def test_leases_of_a_client_that_goes_end_soon() -> None:
     renewals.close()
     assert await link.released.get() == ("g", [("T", HANDLE)], 1000)
     assert len(renewals) == 0
+
+
+async def test_a_client_that_goes_during_a_renewal_gives_up_the_new_lease() -> None:
+    link = FakeLink()
+    link.answers.clear()
+    renewals = Renewals(link)
+    renewals.add(KEY, "T", HANDLE, 1000)
+    await link.changed.get()
+    renewals.close()
+    link.answers.set()
+    _, [(_, handle)], _ = await link.released.get()
+    assert handle.pop_time_ms == NOW_MS + 5
