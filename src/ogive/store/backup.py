@@ -7,9 +7,11 @@ Behaviour
 - Everything goes to a directory *name*.part, which gets its name when it is complete. An
   interrupted backup goes on with the segments of the log that it has.
 - Segments that retention deletes meanwhile are left out.
+- Directories may be links, as they may for the broker; what cannot be listed ends the backup.
 - The directory is only read, and its lock is not taken.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,6 +31,9 @@ from ogive.store.tables import make_lasting_dirs, write_synced
 _LOG: Final = "commitlog"
 _DERIVED: Final = ("consumequeue", "consumequeue_ext", "index")
 _FIRST: Final = ("abort", checkpoints.NAME, "checkpoint")
+_LOCK: Final = "lock"
+# of the file system, where the directory is one of its own
+_NOT_OURS: Final = "lost+found"
 _BLOCK: Final = 1 << 20
 # compared at both ends of a segment, to go on with the copy of the same log only
 _COMPARED: Final = 64 * 1024
@@ -56,6 +61,8 @@ def back_up(source: Path, target: Path) -> Backup:
         raise InvalidOption(f"{target} exists: a backup is a new directory")
     if source.resolve() in part.resolve().parents:
         raise InvalidOption(f"{target} lies in {source}: choose a place outside")
+    if part.exists() and not (part / _LOG).is_dir():
+        raise InvalidOption(f"{part} exists, and no backup made it: remove it, or choose another")
     fs = ReadOnlyFs()
     try:
         if not (source / _LOG).is_dir():
@@ -64,7 +71,14 @@ def back_up(source: Path, target: Path) -> Backup:
             raise StoreUnusable(
                 f"{source}: Apache's broker ran here last: stop it and copy the directory"
             )
-        return _Copying(fs, source, part).run(target)
+        make_lasting_dirs(OsFs(), part / _LOG)
+        lock = OsFs().lock(part / _LOCK)
+        try:
+            return _Copying(fs, source, part).run(target)
+        finally:
+            os.close(lock)
+    except BlockingIOError:
+        raise StoreUnusable(f"another backup is writing {part}") from None
     except OSError as exc:
         raise StoreUnusable(
             f"the backup is not complete: {reason(exc)}; the same command goes on with {part}"
@@ -82,12 +96,16 @@ class _Copying:
         for name in _FIRST:
             self._copy_if_there(self._source / name)
         for name in _DERIVED:
-            for path in self._files(self._source / name):
+            for path in _files(self._source / name):
                 self._copy_if_there(path)
         self._copy_tables()
         segments, end = self._log_end()
         start = self._copy_log(segments, end)
-        write_synced(self._to, self._part / "lock", b"ogive")
+        if segments.starts and start > segments.starts[0] and start >= end:
+            raise StoreUnusable(
+                f"{self._source}: all of its log was deleted by age during the backup; try again"
+            )
+        write_synced(self._to, self._part / _LOCK, b"ogive")
         self._to.fsync_dir(self._part)
         self._to.rename(self._part, target)
         self._to.fsync_dir(target.parent)
@@ -95,29 +113,24 @@ class _Copying:
         return Backup(str(target), start, end, count, self._reused)
 
     def _clear(self) -> None:
-        """Remove what an interrupted backup left, except for the log."""
-        make_lasting_dirs(self._to, self._part / _LOG)
+        """Remove what an interrupted backup left, except for full segments of the log."""
         for path in self._part.iterdir():
             if path.is_dir() and path.name != _LOG:
                 shutil.rmtree(path)
-            elif path.is_file():
+            elif path.is_file() and path.name != _LOCK:
                 path.unlink()
-
-    def _files(self, directory: Path) -> Iterator[Path]:
-        for path in sorted(directory.glob("**/*")):
-            if path.is_file():
-                yield path
+        # the last one may have ended with the log of that time
+        for path in sorted((self._part / _LOG).iterdir())[-1:]:
+            path.unlink()
 
     def _copy_tables(self) -> None:
-        """Copy all other files: the tables and journals of one moment, as a start reads them."""
+        """Copy all other files: the tables, and then the journal, as a start reads them."""
         for _ in range(_TRIES):
-            done = True
-            for path in self._files(self._source):
-                top = path.relative_to(self._source).parts[0]
-                if top not in {_LOG, "lock", *_FIRST, *_DERIVED} and path.suffix != ".tmp":
-                    done = self._copy_if_there(path) and done
-            if done:
+            if all(self._copy_if_there(path) for path in _tables(self._source)):
                 return
+            # files of the next try must not stand beside older ones
+            for path in _tables(self._part):
+                path.unlink()
         raise StoreUnusable(f"{self._source}: its tables change too fast to be copied; try again")
 
     def _copy_if_there(self, path: Path) -> bool:
@@ -214,3 +227,32 @@ class _Copying:
             )
         finally:
             self._fs.close(other)
+
+
+def _tables(root: Path) -> Iterator[Path]:
+    """Yield the files in *root* that are neither the log nor derived from it."""
+    for path in sorted(root.iterdir()):
+        if path.name in {_LOG, _LOCK, _NOT_OURS, *_FIRST, *_DERIVED}:
+            continue
+        if path.is_dir():
+            yield from (file for file in _files(path) if file.suffix != ".tmp")
+        elif path.is_file() and path.suffix != ".tmp":
+            yield path
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """Yield the files in *directory* and below, also those that vanish.
+
+    Each directory is listed when its turn comes: files of a journal are replaced by newer ones.
+    """
+    for folder, folders, names in os.walk(directory, onerror=_not_listed, followlinks=True):
+        folders.sort()
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.is_file() or not path.exists():
+                yield path
+
+
+def _not_listed(error: OSError) -> None:
+    """Raise *error*, unless the directory is gone."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -9,6 +9,8 @@ import pytest
 
 from ogive.errors import InvalidOption, StoreUnusable
 from ogive.store.backup import back_up
+from ogive.store.fs import OsFs, ReadOnlyFs
+from ogive.store.log_scan import LogScan
 from ogive.store.verify import verify
 from tests.stores import Driver, message, read_queue, small
 
@@ -102,3 +104,108 @@ def test_what_is_no_store_of_ours_is_refused(running: Driver, tmp_path: Path) ->
     with pytest.raises(StoreUnusable, match="Apache's broker ran here last"):
         back_up(tmp_path / "apache", tmp_path / "copy")
     assert not (tmp_path / "copy.part").exists()
+
+
+@pytest.mark.parametrize("at", ["zones.json", f"{6:020}"])
+def test_a_journal_whose_files_are_replaced_meanwhile_is_copied_whole(
+    at: str, running: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its lines, messages that are leased would be lost: the group's progress is behind
+    them. With old ones, messages would come again that are acknowledged.
+    """
+    journal, config = tmp_path / "live" / "leases", tmp_path / "live" / "config"
+    for folder in (journal, config):
+        folder.mkdir(exist_ok=True)
+    (config / "zones.json").write_text("{}")
+    (journal / f"{5:020}").write_text("five")
+    (journal / f"{6:020}").write_text("six")
+    real = ReadOnlyFs.open
+
+    def open_it(self: ReadOnlyFs, path: Path, *, create: bool = False) -> int:
+        if path.name == at and (journal / f"{6:020}").exists():
+            # a broker begins a new file, with all that counts, and removes the old ones
+            (journal / f"{7:020}").write_text("all")
+            for number in (5, 6):
+                (journal / f"{number:020}").unlink()
+        return real(self, path, create=create)
+
+    monkeypatch.setattr(ReadOnlyFs, "open", open_it)
+    back_up(tmp_path / "live", tmp_path / "copy")
+    copied = {path.name: path.read_text() for path in (tmp_path / "copy" / "leases").iterdir()}
+    assert copied == {f"{7:020}": "all"}
+    running.close()
+
+
+def test_a_segment_that_was_not_full_at_an_interrupted_backup_is_copied_again(
+    tmp_path: Path,
+) -> None:
+    """Both ends of it may be as they were: the last message of a segment may end far before it."""
+    size = 512 * 1024
+    live = Driver(small(tmp_path / "live", segment_bytes=size))
+    big = b"x" * (140 * 1024)
+    live.put(message(big))
+    back_up(tmp_path / "live", tmp_path / "copy")
+    (tmp_path / "copy").rename(tmp_path / "copy.part")
+    for _ in range(5):
+        live.put(message(big))
+    assert back_up(tmp_path / "live", tmp_path / "copy").segments == 2
+    live.close()
+    assert verify(tmp_path / "copy").damaged_places == 0
+    assert bodies(tmp_path / "copy") == [big] * 6
+
+
+def test_directories_on_other_disks_are_copied(running: Driver, tmp_path: Path) -> None:
+    live, other = tmp_path / "live", tmp_path / "other"
+    (live / "config").mkdir(exist_ok=True)
+    (live / "config" / "topics.json").write_text("{}")
+    (live / "config").rename(other)
+    (live / "config").symlink_to(other)
+    back_up(live, tmp_path / "copy")
+    assert (tmp_path / "copy" / "config" / "topics.json").read_text() == "{}"
+    running.close()
+
+
+def test_what_another_left_under_the_name_of_the_part_stays(
+    running: Driver, tmp_path: Path
+) -> None:
+    kept = tmp_path / "copy.part" / "mine" / "file"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    with pytest.raises(InvalidOption, match="no backup made it"):
+        back_up(tmp_path / "live", tmp_path / "copy")
+    assert kept.read_text() == "mine"
+    running.close()
+
+
+def test_a_second_backup_to_the_same_place_is_refused(running: Driver, tmp_path: Path) -> None:
+    part = tmp_path / "copy.part"
+    (part / "commitlog").mkdir(parents=True)
+    (part / "topics.json").write_text("of the first")
+    fs = OsFs()
+    held = fs.lock(part / "lock")
+    with pytest.raises(StoreUnusable, match="another backup is writing"):
+        back_up(tmp_path / "live", tmp_path / "copy")
+    assert (part / "topics.json").exists()
+    fs.close(held)
+    back_up(tmp_path / "live", tmp_path / "copy")
+    assert bodies(tmp_path / "copy") == EXPECTED
+    running.close()
+
+
+def test_a_log_of_which_nothing_is_left_is_no_backup(
+    running: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker on the copy would not start: its checkpoint knows messages."""
+    running.close()
+    real = LogScan.close
+
+    def close(self: LogScan) -> None:
+        real(self)
+        # by retention, after the end of the log was found
+        for path in (tmp_path / "live" / "commitlog").iterdir():
+            path.unlink()
+
+    monkeypatch.setattr(LogScan, "close", close)
+    with pytest.raises(StoreUnusable, match="deleted by age during the backup"):
+        back_up(tmp_path / "live", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
