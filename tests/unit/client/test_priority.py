@@ -42,6 +42,8 @@ async def test_they_share_no_request(broker: FakeBroker) -> None:
         broker.hold(SEND)
         plain = [await producer.submit("Orders", b"%d" % i) for i in range(8)]
         urgent = [await producer.submit("Orders", b"u%d" % i, priority=9) for i in range(8)]
+        whole = [Message("Orders", b"m%d" % i, priority=9) for i in range(8)]
+        urgent += [await producer.submit(one) for one in whole]
         await broker.received(SEND)
         broker.release(SEND)
         for handle in plain + urgent:
@@ -50,7 +52,7 @@ async def test_they_share_no_request(broker: FakeBroker) -> None:
             await producer.send_batch("Orders", [Message("Orders", b"x", priority=1)])
         with pytest.raises(InvalidOption, match="a priority cannot be transactional"):
             producer.transaction(Message("Orders", b"x", priority=1))
-    assert [priority_of(request) for request in broker.of(SEND)].count("9") == 8
+    assert [priority_of(request) for request in broker.of(SEND)].count("9") == 16
 
 
 @pytest.mark.parametrize(

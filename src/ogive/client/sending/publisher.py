@@ -880,7 +880,8 @@ def _sharing_message(
         return None
     if body is not None or tag is not None or keys != () or sharding_key is not None:
         return None
-    return None if given.is_delayed or given.flag or not given.wait_store_ok else given
+    alone = given.is_delayed or given.priority is not None
+    return None if alone or given.flag or not given.wait_store_ok else given
 
 
 def _stored(text: str) -> bytes:
