@@ -14,9 +14,13 @@ from typing import Any, Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import confirm, print_json, print_table
+from ogive.cli.output import confirm, print_json, print_table, say
 from ogive.client.admin import AccessRule, Topic
+from ogive.client.admin.group_admin import check_retries
+from ogive.client.admin.topic_admin import check_topic_settings
+from ogive.client.admin.user_admin import access_rule
 from ogive.errors import GroupNotExist, InvalidOption, NoRoute
+from ogive.model import validate_group, validate_topic
 from ogive.store.fs import reason
 from ogive.text import pluralize
 
@@ -29,7 +33,13 @@ _TOPIC: Final = {
     "message_type": str,
     "whole_batches": bool,
 }
-_GROUP: Final = {"retry_queues": int, "max_retries": int, "broadcast": bool, "enabled": bool}
+_GROUP: Final = {
+    "retry_queues": int,
+    "max_retries": int,
+    "broadcast": bool,
+    "enabled": bool,
+    "orderly": bool,
+}
 _RULE: Final = {
     "user": str,
     "resource": str,
@@ -125,8 +135,8 @@ class Change:
 async def apply(options: argparse.Namespace) -> int:
     """Show how the cluster differs from a file, ask, and change it. Return 0.
 
-    Raises InvalidOption for a file with unknown names or values of a wrong type, before anything
-    is changed.
+    Raises InvalidOption for a file with unknown names or impossible values, before anything is
+    changed. If a later change fails, standard error says how many were made before.
     """
     topics, groups, rules = read(options.file)
     async with aio.Admin(client=client_config(options)) as admin:
@@ -141,12 +151,26 @@ async def apply(options: argparse.Namespace) -> int:
         if options.dry_run or not changes:
             return 0
         confirm(f"make {pluralize(len(changes), 'change')}?", yes=options.yes)
-        for change in changes:
-            if change.make is not None:
-                await change.make()
+        await _make(changes)
     if not options.json:
         print(f"{pluralize(len(changes), 'change')} made")
     return 0
+
+
+async def _make(changes: list[Change]) -> None:
+    done, what = 0, ""
+    try:
+        for change in changes:
+            if change.make is not None:
+                what = change.what
+                await change.make()
+            done += 1
+    except BaseException:
+        say(
+            f"stopped at {what}, which may be changed in part; {done} of "
+            f"{pluralize(len(changes), 'change')} are made, and the same command makes the others"
+        )
+        raise
 
 
 async def _topic_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[Change]:
@@ -166,7 +190,7 @@ async def _topic_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[
 
         shown = {"read_queues": reads, "write_queues": writes} | dict(wanted)
         return _created(f"topic {name}", shown, make)
-    if topic.whole_batches != whole:
+    if "whole_batches" in wanted and topic.whole_batches != whole:
         raise InvalidOption(
             f"topic {name}: whole_batches cannot be changed; delete the topic, or set it to "
             f"{json.dumps(topic.whole_batches)} in the file"
@@ -184,7 +208,15 @@ async def _group_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[
     try:
         rows = await admin.update_group(name, **wanted, dry_run=True) if wanted else []
     except GroupNotExist:
-        return _created(f"group {name}", wanted, lambda: admin.create_group(name, **wanted))
+        create = dict(wanted)
+        orderly = create.pop("orderly", False)
+
+        async def make() -> None:
+            await admin.create_group(name, **create)
+            if orderly:
+                await admin.update_group(name, orderly=True)
+
+        return _created(f"group {name}", wanted, make)
     changes = [
         Change(f"group {name} on {row.broker}", row.setting, row.before, row.after) for row in rows
     ]
@@ -194,21 +226,25 @@ async def _group_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[
 def _rule_changes(
     admin: aio.Admin, known: list[AccessRule], rules: list[AccessRule]
 ) -> list[Change]:
-    there = {(rule.user, rule.resource): rule for rule in known if not rule.default}
     changes = []
     for rule in rules:
-        before = there.get((rule.user, rule.resource))
-        if before is None or _words(before) != _words(rule):
+        # brokers may differ
+        there = [
+            _words(one)
+            for one in known
+            if not one.default and (one.user, one.resource) == (rule.user, rule.resource)
+        ]
+        if there != [_words(rule)]:
 
             def make(rule: AccessRule = rule) -> Awaitable[object]:
-                say = admin.allow if rule.allowed else admin.deny
-                return say(rule.user, rule.resource, rule.actions, source_ips=rule.source_ips)
+                change = admin.allow if rule.allowed else admin.deny
+                return change(rule.user, rule.resource, rule.actions, source_ips=rule.source_ips)
 
             changes.append(
                 Change(
                     f"rule of {rule.user} on {rule.resource}",
                     "allows" if rule.allowed else "forbids",
-                    None if before is None else _words(before),
+                    " / ".join(there) or None,
                     _words(rule),
                     make,
                 )
@@ -278,15 +314,54 @@ def read(path: str) -> tuple[dict[str, Settings], dict[str, Settings], list[Acce
         )
     topics, groups = (
         {
-            name: _checked(f"{path}: {kind}.{name}", settings, types)
+            name: _valid(f"{path}: {kind}.{name}", name, settings, types, check)
             for name, settings in _table(f"{path}: {kind}", found.get(kind, {})).items()
         }
-        for kind, types in (("topics", _TOPIC), ("groups", _GROUP))
+        for kind, types, check in (
+            ("topics", _TOPIC, _check_topic),
+            ("groups", _GROUP, _check_group),
+        )
     )
     rules = found.get("rules", [])
     if not isinstance(rules, list):
         raise InvalidOption(f"{path}: rules begin with [[rules]]")
-    return topics, groups, [_rule(f"{path}: rules, number {i}", one) for i, one in enumerate(rules)]
+    wanted: dict[tuple[str, str], AccessRule] = {}
+    for i, one in enumerate(rules):
+        rule = _rule(f"{path}: rules, number {i}", one)
+        if wanted.setdefault((rule.user, rule.resource), rule) is not rule:
+            raise InvalidOption(
+                f"{path}: rules, number {i}: {rule.user} has another rule on {rule.resource}, "
+                "which it would replace"
+            )
+    return topics, groups, list(wanted.values())
+
+
+def _valid(
+    where: str,
+    name: str,
+    value: Any,
+    types: Mapping[str, type],
+    check: Callable[[str, Settings], None],
+) -> Settings:
+    settings = _checked(where, value, types)
+    try:
+        check(name, settings)
+    except InvalidOption as exc:
+        raise InvalidOption(f"{where}: {exc}") from None
+    return settings
+
+
+def _check_topic(name: str, settings: Settings) -> None:
+    validate_topic(name)
+    for count in ("read_queues", "write_queues"):
+        check_topic_settings(
+            settings.get(count), settings.get("perm"), settings.get("message_type")
+        )
+
+
+def _check_group(name: str, settings: Settings) -> None:
+    validate_group(name)
+    check_retries(settings.get("retry_queues"), settings.get("max_retries"))
 
 
 def _table(where: str, value: Any) -> dict[str, Any]:
@@ -310,10 +385,13 @@ def _rule(where: str, value: Any) -> AccessRule:
     settings = {"source_ips": []} | dict(_checked(where, value, _RULE))
     if missing := _RULE.keys() - settings.keys():
         raise InvalidOption(f"{where}: {', '.join(sorted(missing))} is missing")
-    return AccessRule(
-        user=settings["user"],
-        resource=settings["resource"],
-        actions=tuple(map(str, settings["actions"])),
-        allowed=settings["allowed"],
-        source_ips=tuple(map(str, settings["source_ips"])),
-    )
+    try:
+        return access_rule(
+            settings["user"],
+            settings["resource"],
+            [str(one) for one in settings["actions"]],
+            allowed=settings["allowed"],
+            source_ips=[str(one) for one in settings["source_ips"]],
+        )
+    except InvalidOption as exc:
+        raise InvalidOption(f"{where}: {exc}") from None

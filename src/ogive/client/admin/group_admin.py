@@ -71,7 +71,7 @@ class GroupCalls(AdminBase):
         InvalidOption if a broker has it with other settings: ``update_group`` changes them.
         """
         validate_group(group)
-        _check_retries(retry_queues, max_retries)
+        check_retries(retry_queues, max_retries)
         config = SubscriptionGroupConfig(
             name=group,
             retry_queues=retry_queues,
@@ -117,7 +117,7 @@ class GroupCalls(AdminBase):
         change. Raises GroupNotExist.
         """
         validate_group(group)
-        _check_retries(retry_queues, max_retries)
+        check_retries(retry_queues, max_retries)
         named = {
             "retry_queues": retry_queues,
             "max_retries": max_retries,
@@ -505,7 +505,8 @@ def _settings(config: dict[str, Any]) -> dict[str, SettingValue | None]:
     }
 
 
-def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:
+def check_retries(retry_queues: int | None, max_retries: int | None) -> None:
+    """Raise InvalidOption for a value that no group can have."""
     check_type("retry_queues", retry_queues, int | None, "int or None")
     check_type("max_retries", max_retries, int | None, "int or None")
     if retry_queues is not None and retry_queues < 1:

@@ -64,7 +64,7 @@ class TopicCalls(AdminBase):
         Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
         """
         validate_topic(topic)
-        _check_settings(queues, perm, message_type)
+        check_topic_settings(queues, perm, message_type)
         masters = await self._masters(cluster)
         config = TopicConfig(
             name=topic,
@@ -120,7 +120,7 @@ class TopicCalls(AdminBase):
         """
         validate_topic(topic)
         for count in (read_queues, write_queues):
-            _check_settings(count, perm, message_type)
+            check_topic_settings(count, perm, message_type)
         named = {
             "read_queues": read_queues,
             "write_queues": write_queues,
@@ -357,9 +357,10 @@ class TopicCalls(AdminBase):
         return min(tables, key=lambda table: len(table.delays_ms))
 
 
-def _check_settings(
+def check_topic_settings(
     queues: int | None, perm: Permission | None, message_type: MessageType | None
 ) -> None:
+    """Raise InvalidOption for a value that no topic can have."""
     check_type("queues", queues, int | None, "int or None")
     if queues is not None and queues < 1:
         raise InvalidOption(f"queues is {queues}: must be at least 1")

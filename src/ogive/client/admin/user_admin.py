@@ -105,17 +105,7 @@ class AccessCalls(AdminBase):
         actions: Sequence[str],
         source_ips: Sequence[str],
     ) -> None:
-        try:
-            entry = PolicyEntry(
-                resource=Resource.parse(resource),
-                actions=tuple(dict.fromkeys(_action(word) for word in actions)),
-                decision=decision,
-                source_ips=tuple(map(_network, source_ips)),
-            )
-        except (ProtocolError, ValueError) as exc:
-            raise InvalidOption(str(exc)) from None
-        if not entry.actions:
-            raise InvalidOption(f"no action is given; there are: {', '.join(ACTIONS)}")
+        entry = _entry(decision, resource, actions, source_ips)
         acl = Acl(
             subject=USER_SUBJECT + user, policies=(Policy(policy_type=CUSTOM, entries=(entry,)),)
         )
@@ -136,12 +126,9 @@ class AccessCalls(AdminBase):
             lambda address: rpc.list_acls(self.client.pool, address, timeout_s=self._timeout_s),
         )
         found = {
-            AccessRule(
-                user=acl.subject.removeprefix(USER_SUBJECT),
-                resource=str(entry.resource),
-                actions=entry.actions,
-                allowed=entry.decision == ALLOW,
-                source_ips=tuple(map(str, entry.source_ips)),
+            _rule(
+                acl.subject.removeprefix(USER_SUBJECT),
+                entry,
                 default=policy.policy_type != CUSTOM,
             )
             for acls in answers
@@ -150,6 +137,42 @@ class AccessCalls(AdminBase):
             for entry in policy.entries
         }
         return sorted(found, key=lambda rule: (rule.user, rule.resource, rule.default))
+
+
+def access_rule(
+    user: str, resource: str, actions: Sequence[str], *, allowed: bool, source_ips: Sequence[str]
+) -> AccessRule:
+    """Return a rule as brokers show it. Raises InvalidOption for one that they do not take."""
+    return _rule(user, _entry(ALLOW if allowed else DENY, resource, actions, source_ips))
+
+
+def _rule(user: str, entry: PolicyEntry, *, default: bool = False) -> AccessRule:
+    return AccessRule(
+        user=user,
+        resource=str(entry.resource),
+        actions=entry.actions,
+        allowed=entry.decision == ALLOW,
+        source_ips=tuple(map(str, entry.source_ips)),
+        default=default,
+    )
+
+
+def _entry(
+    decision: str, resource: str, actions: Sequence[str], source_ips: Sequence[str]
+) -> PolicyEntry:
+    """Raises InvalidOption."""
+    try:
+        entry = PolicyEntry(
+            resource=Resource.parse(resource),
+            actions=tuple(dict.fromkeys(_action(word) for word in actions)),
+            decision=decision,
+            source_ips=tuple(map(_network, source_ips)),
+        )
+    except (ProtocolError, ValueError) as exc:
+        raise InvalidOption(str(exc)) from None
+    if not entry.actions:
+        raise InvalidOption(f"no action is given; there are: {', '.join(ACTIONS)}")
+    return entry
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:
