@@ -392,6 +392,37 @@ def test_a_stop_that_takes_too_long_ends_with_an_exit_code_of_its_own(tmp_path: 
             assert b"not stopped 0.5 s after the signal: the process ends" in err
 
 
+BLOCKING = """
+import logging
+import time
+import ogive
+
+@ogive.listener("Work", group="workers", start="earliest")
+async def work(message: ogive.MessageExt) -> None:
+    print("begun", message.text, flush=True)
+    if message.text == "log":
+        # as while a line is written that nobody reads
+        logging.getLogger().handlers[0].acquire()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("text", ["loop", "log"])
+def test_a_stop_ends_in_time_when_the_event_loop_is_blocked(text: str, tmp_path: Path) -> None:
+    """By a listener, also one that holds up the log."""
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer:
+        producer.send("Work", text.encode())
+        words = ["blocking_app:work", "--stop-timeout", "0.5"]
+        (tmp_path / "blocking_app.py").write_text(BLOCKING)
+        with running(tmp_path, broker.name_server, *words) as process:
+            assert [line(process), line(process)] == [
+                "work: Work for group workers",
+                f"begun {text}",
+            ]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 124
+
+
 def test_several_processes_each_have_a_port_and_stop_together(tmp_path: Path) -> None:
     port = free_port((0, 1))
     with Broker() as broker, ogive.Admin(broker.name_server) as admin:

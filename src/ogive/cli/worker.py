@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 # time for closing connections and the interpreter, after the wait for running calls
 GRACE_S: Final = 10.0
+# for the log line that says why the process is ended
+LAST_WORDS_S: Final = 0.5
 
 
 def check(options: argparse.Namespace) -> None:
@@ -90,9 +93,6 @@ async def _work(listeners: Sequence[AnyListener], options: argparse.Namespace) -
     async def drain() -> None:
         nonlocal state
         state = "stopping"
-        limit = threading.Timer(stop_limit_s(options), _give_up, (stop_limit_s(options),))
-        limit.daemon = True
-        limit.start()
         if options.drain_delay:
             log.warning("stops in %g s; a second signal stops it at once", options.drain_delay)
             await asyncio.sleep(options.drain_delay)
@@ -113,7 +113,9 @@ async def _work(listeners: Sequence[AnyListener], options: argparse.Namespace) -
             await _serve(pages)
             running.push_async_callback(pages.stop)
         consumer = PushConsumer(*listeners, config=config, client=client)
-        await run_until_signal(consumer, started=started, drain=drain)
+        await run_until_signal(
+            consumer, started=started, drain=drain, at_once=_limited(stop_limit_s(options))
+        )
 
 
 async def _serve(pages: PageServer) -> None:
@@ -128,8 +130,30 @@ async def _serve(pages: PageServer) -> None:
     print(f"metrics http://{pages.address}/metrics", flush=True)
 
 
+def _limited(limit_s: float) -> Callable[[], object]:
+    """Return a function for signal handlers: after its first call the process ends in *limit_s*."""
+    asked, ask = os.pipe()
+
+    def end() -> None:
+        os.read(asked, 1)
+        time.sleep(limit_s)
+        _give_up(limit_s)
+
+    # before any signal: a handler must not start a thread
+    threading.Thread(target=end, name="stop limit", daemon=True).start()
+    return lambda: os.write(ask, b"\0")
+
+
 def _give_up(limit_s: float) -> None:
     """End the process, whatever still runs."""
+    said = threading.Thread(target=_say_why, args=(limit_s,), daemon=True)
+    said.start()
+    # a log that nobody reads must not hold up the end
+    said.join(LAST_WORDS_S)
+    os._exit(EXIT_STOP_TIMEOUT)
+
+
+def _say_why(limit_s: float) -> None:
     log.error(
         "not stopped %g s after the signal: the process ends, and the messages of running calls "
         "come again",
@@ -137,7 +161,6 @@ def _give_up(limit_s: float) -> None:
     )
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(EXIT_STOP_TIMEOUT)
 
 
 def step_log_level_at_hang_up() -> None:

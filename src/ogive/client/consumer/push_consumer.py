@@ -431,14 +431,23 @@ async def serve(
 
 
 @contextmanager
-def _handling(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> Iterator[None]:
-    """Let *end* handle SIGINT and SIGTERM meanwhile."""
+def _handling(
+    loop: asyncio.AbstractEventLoop,
+    end: Callable[[int], None],
+    at_once: Callable[[], object] | None,
+) -> Iterator[None]:
+    """Let *end* handle SIGINT and SIGTERM meanwhile, on the loop; *at_once* is called before that,
+    also while the loop is blocked.
+    """
     before = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
             loop.add_signal_handler(number, end, number)
             before[number] = handler
+            if at_once is not None:
+                # in place of one that does nothing: what wakes the loop stays
+                signal.signal(number, lambda *_, call=at_once: call())
     except (ValueError, RuntimeError, NotImplementedError):
         # Signals belong to the main thread, and the loops of Windows do not handle them.
         log.debug(
@@ -462,11 +471,13 @@ async def run_until_signal(
     *,
     started: Callable[[], Awaitable[None]] = _nothing,
     drain: Callable[[], Awaitable[None]] = _nothing,
+    at_once: Callable[[], object] | None = None,
 ) -> None:
     """Run the consumer until SIGINT or SIGTERM, then close it.
 
     *started* is awaited after its start, *drain* after the signal, before the close. The same
-    signal again cancels all.
+    signal again cancels all. *at_once* is called in the signal handler, also while the loop is
+    blocked.
     """
     loop, stop, whole = asyncio.get_running_loop(), asyncio.Event(), asyncio.current_task()
     assert whole is not None
@@ -482,7 +493,7 @@ async def run_until_signal(
         stop.set()
 
     stopped = asyncio.ensure_future(stop.wait())
-    with _handling(loop, end):
+    with _handling(loop, end, at_once):
         try:
             if not await _unless(stopped, consumer.start()):
                 return
