@@ -150,7 +150,7 @@ def test_listener_names_its_own_argument(word: str, ours: str) -> None:
         (
             ogive.testing.Broker,
             "directory",
-            "there are data=, flush=, name_server_port=, broker_port=, options=",
+            "there are data=, flush=, name_server_port=, broker_port=, grpc_port=, options=",
         ),
     ],
 )
