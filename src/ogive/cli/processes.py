@@ -10,6 +10,8 @@ from typing import Final
 from ogive.cli.output import say
 from ogive.cli.reload import command
 from ogive.cli.worker import stop_limit_s
+from ogive.errors import OgiveError
+from ogive.store.fs import reason
 
 MAX_PROCESSES: Final = 256
 
@@ -17,16 +19,24 @@ MAX_PROCESSES: Final = 256
 async def serve(options: argparse.Namespace) -> int:
     """Run the processes. Return the exit code of the first that ends.
 
-    The others are stopped then: a service manager starts all of them again.
+    The others are stopped then: a service manager starts all of them again. Raises OgiveError if
+    one cannot be started.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
     children: list[asyncio.subprocess.Process] = []
     loop.add_signal_handler(signal.SIGHUP, lambda: _signal(children, signal.SIGHUP))
-    for number in range(options.processes):
-        words = command(_of_process(options, number))
-        children.append(await asyncio.create_subprocess_exec(*words))
+    try:
+        for number in range(options.processes):
+            words = command(_of_process(options, number))
+            children.append(await asyncio.create_subprocess_exec(*words))
+    except OSError as exc:
+        # they would go on without this process
+        _signal(children, signal.SIGTERM)
+        raise OgiveError(
+            f"process {len(children) + 1} of {options.processes} cannot be started: {reason(exc)}"
+        ) from exc
     ends = [asyncio.ensure_future(child.wait()) for child in children]
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait((*ends, stopped), return_when=asyncio.FIRST_COMPLETED)
