@@ -197,8 +197,13 @@ class _Reading:
 
         warn_if_zipped()
         # for an empty plan Spark makes a partition of None, and Spark 4.0 gives None itself
-        if not isinstance(partition, TaskPartition):
+        if partition is None or partition.value is None:
             return
+        if not isinstance(partition, TaskPartition):
+            raise OgiveError(
+                "the driver planned a task that this executor does not know: install the same "
+                "release of ogive on both"
+            )
         options = self._options
         sql = None if options.sql_filter is None else compile_expression(options.sql_filter)
         kafka = options.columns == "kafka"

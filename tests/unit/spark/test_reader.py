@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from ogive.errors import DataLoss, InvalidOption
+from pyspark.sql.datasource import InputPartition
+
+from ogive.errors import DataLoss, InvalidOption, OgiveError
 from ogive.model import MessageQueue
 from ogive.spark import reader
 from ogive.spark.compat import ReadMaxRows
@@ -410,6 +412,16 @@ def test_a_hole_in_the_middle_of_an_answer_is_data_loss(
         20,
     ]
     assert [gap in caplog.text for gap in ("12 to 13", "17 to 17", "19 to 19")] == [True] * 3
+
+
+def test_a_task_of_another_release_is_refused_and_not_read_as_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the batch would end, and its messages would count as read."""
+    source = stream(monkeypatch, FixedCluster({QUEUE: 30}))
+    with pytest.raises(OgiveError, match="install the same release of ogive on both"):
+        list(source.read(InputPartition((QueueRange(QUEUE, 10, 21),))))
+    assert list(source.read(InputPartition(None))) == []
 
 
 # --- brokers that are away ------------------------------------------------------------------------
