@@ -44,7 +44,7 @@ def columns_of(schema: Schema) -> StructType:
         if not isinstance(kind, StructType):
             raise InvalidOption("the JSON Schema must describe an object with properties")
         return kind
-    return _of_dataclass(schema)
+    return _of_dataclass(schema, ())
 
 
 # --- dataclasses ----------------------------------------------------------------------------------
@@ -60,16 +60,24 @@ _SIMPLE: Final[dict[Any, DataType]] = {
 }
 
 
-def _of_dataclass(kind: type) -> StructType:
-    if not dataclasses.is_dataclass(kind):
+def _of_dataclass(kind: Any, within: tuple[type, ...]) -> StructType:
+    """Return the columns of *kind*; *within* are the dataclasses that lead here."""
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
         raise InvalidOption(f"{kind!r} is not a dataclass")
-    hints = typing.get_type_hints(kind)
+    if kind in within:
+        raise InvalidOption(f"{kind.__name__} has itself inside, and columns have a fixed depth")
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError as exc:
+        raise InvalidOption(f"a type of {kind.__name__} cannot be resolved: {exc}") from None
+    path = (*within, kind)
     return StructType(
-        [_column(kind, field.name, hints[field.name]) for field in dataclasses.fields(kind)]
+        [_column(path, field.name, hints[field.name]) for field in dataclasses.fields(kind)]
     )
 
 
-def _column(owner: type, name: str, hint: Any) -> StructField:
+def _column(path: tuple[type, ...], name: str, hint: Any) -> StructField:
+    """Return the column of a field of the last dataclass of *path*."""
     choices = (
         typing.get_args(hint)
         if typing.get_origin(hint) in (typing.Union, types.UnionType)
@@ -77,24 +85,24 @@ def _column(owner: type, name: str, hint: Any) -> StructField:
     )
     rest = [choice for choice in choices if choice is not type(None)]
     if len(rest) != 1:
-        raise InvalidOption(f"field {name} of {owner.__name__} is {hint}: a column has one type")
-    return StructField(name, _type(owner, name, rest[0]), nullable=len(rest) < len(choices))
+        raise InvalidOption(f"field {name} of {path[-1].__name__} is {hint}: a column has one type")
+    return StructField(name, _type(path, name, rest[0]), nullable=len(rest) < len(choices))
 
 
-def _type(owner: type, name: str, hint: Any) -> DataType:
+def _type(path: tuple[type, ...], name: str, hint: Any) -> DataType:
     if hint in _SIMPLE:
         return _SIMPLE[hint]
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _of_dataclass(hint)
+        return _of_dataclass(hint, path)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is list:
-        element = _column(owner, name, arguments[0])
+    if origin is list and arguments:
+        element = _column(path, name, arguments[0])
         return ArrayType(element.dataType, element.nullable)
-    if origin is dict and arguments[0] is str:
-        value = _column(owner, name, arguments[1])
+    if origin is dict and arguments[:1] == (str,):
+        value = _column(path, name, arguments[1])
         return MapType(StringType(), value.dataType, value.nullable)
     raise InvalidOption(
-        f"field {name} of {owner.__name__} is {hint}, which JSON columns do not have"
+        f"field {name} of {path[-1].__name__} is {hint}, which JSON columns do not have"
     )
 
 
@@ -115,13 +123,13 @@ class _JsonSchema:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
 
-    def column(
-        self, path: str, part: Mapping[str, Any], within: tuple[str, ...]
-    ) -> tuple[DataType, bool]:
+    def column(self, path: str, part: Any, within: tuple[str, ...]) -> tuple[DataType, bool]:
         """Return the type of *part*, and True if it may be null.
 
         *within* are the references that lead here: a type that has itself inside is refused.
         """
+        if not isinstance(part, Mapping):
+            raise InvalidOption(f"{path} must be a schema with a type, got {part!r}")
         if reference := part.get("$ref"):
             if reference in within:
                 raise InvalidOption(f"{path} refers to itself, and columns have a fixed depth")
@@ -130,7 +138,7 @@ class _JsonSchema:
             one
             for group in ("anyOf", "oneOf")
             for one in part.get(group, ())
-            if one.get("type") != "null"
+            if not (isinstance(one, Mapping) and one.get("type") == "null")
         ]
         if choices:
             if len(choices) > 1:
@@ -151,7 +159,7 @@ class _JsonSchema:
         if name == "array":
             element, nullable = self.column(f"{path}[]", part.get("items", {}), within)
             return ArrayType(element, nullable)
-        if name == "object" and "properties" in part:
+        if name == "object" and isinstance(part.get("properties"), Mapping):
             required = part.get("required", ())
             fields = []
             for field, inner in part["properties"].items():
@@ -170,7 +178,7 @@ class _JsonSchema:
             return _BY_FORMAT.get(part.get("format", ""), _BY_NAME[name])
         return _BY_NAME[name]
 
-    def _find(self, path: str, reference: str) -> Mapping[str, Any]:
+    def _find(self, path: str, reference: str) -> Any:
         found: Any = self._document
         try:
             if not reference.startswith("#/"):
@@ -181,4 +189,4 @@ class _JsonSchema:
             raise InvalidOption(
                 f"{path} refers to {reference}, which is not in the document"
             ) from None
-        return found  # type: ignore[no-any-return]
+        return found

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, List  # noqa: UP035  without its element
 
 import pytest
 
@@ -39,6 +39,21 @@ class Odder:
     items: set[int]
 
 
+@dataclass
+class Node:
+    children: "list[Node] | None"
+
+
+@dataclass
+class Unknown:
+    other: "NotHere"  # type: ignore[name-defined]  # noqa: F821
+
+
+@dataclass
+class Bare:
+    items: List  # type: ignore[type-arg]  # noqa: UP006
+
+
 def test_a_dataclass_becomes_columns() -> None:
     schema = columns_of(Order)
     assert schema.simpleString() == (
@@ -50,9 +65,17 @@ def test_a_dataclass_becomes_columns() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(int, "not a dataclass"), (Odd, "field either of Odd"), (Odder, "field items of Odder")],
+    [
+        (int, "not a dataclass"),
+        (Line("pen", 1), "not a dataclass"),
+        (Odd, "field either of Odd"),
+        (Odder, "field items of Odder"),
+        (Bare, "field items of Bare"),
+        (Node, "Node has itself inside"),
+        (Unknown, "a type of Unknown cannot be resolved: name 'NotHere'"),
+    ],
 )
-def test_what_has_no_column_is_named(kind: type, message: str) -> None:
+def test_what_has_no_column_is_named(kind: Any, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         columns_of(kind)
 
@@ -102,6 +125,11 @@ def test_a_json_schema_becomes_columns() -> None:
             {"a": {"type": "array", "items": {"$ref": "#/properties/a"}}},
             r"the schema\.a\[\]\[\] refers to itself",
         ),
+        ({"a": True}, r"the schema\.a must be a schema with a type, got True"),
+        ({"a": {"anyOf": [True, {"type": "null"}]}}, "a must be a schema with a type"),
+        ({"a": {"type": "array", "items": [{"type": "string"}]}}, r"a\[\] must be a schema"),
+        ({"a": {"$ref": "#/properties/b/type"}, "b": {"type": "string"}}, "got 'string'"),
+        ({"a": {"properties": ["b"]}}, "a is an object without properties"),
     ],
 )
 def test_what_a_json_schema_cannot_say_in_columns_is_named(
