@@ -201,6 +201,19 @@ def test_two_archives_write_one_table_at_the_same_time(lake: Lake, tmp_path: Pat
 
 
 @BOTH
+def test_a_topic_whose_name_spark_would_hide_is_archived_again(lake: Lake, tmp_path: Path) -> None:
+    """SHOW TBLPROPERTIES hides the value of a name that has ``url`` in it."""
+    other = Lake(
+        lake.spark, lake.wire, f"{lake.topic}_hourly", lake.format, lake.place, tmp_path / "other"
+    )
+    lake.wire.create(other.topic, 2)
+    for done in (0, 5):
+        other.send(5, done)
+        other.run()
+    assert other.offsets() == once(other.topic, 10)
+
+
+@BOTH
 def test_rows_and_columns_of_others_stay_and_their_compaction_does_no_harm(lake: Lake) -> None:
     if lake.format == "iceberg":
         lake.spark.sql("CREATE NAMESPACE IF NOT EXISTS local.shop")

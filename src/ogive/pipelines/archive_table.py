@@ -295,7 +295,7 @@ class Writer:
         self.table.create(spark, f"topic STRING, {STORED}")
         check_owner(self.table.properties(spark), batch.stream, self.topics, self.checkpoint)
         self.table.set_properties(
-            spark, {f"{_OWNER}{topic}": batch.stream for topic in self.topics}
+            spark, {owner_property(topic): batch.stream for topic in self.topics}
         )
         ours = [
             one
@@ -352,6 +352,14 @@ def _flat(offsets: Offsets) -> Iterator[tuple[str, str, str, int]]:
                 yield topic, broker, queue, end
 
 
+def owner_property(topic: str) -> str:
+    """Return the name of the property that names the stream which archives *topic*.
+
+    It has the topic in hex: Spark hides the values of names with ``url``, ``token`` and so on.
+    """
+    return f"{_OWNER}{topic.encode().hex()}"
+
+
 def check_owner(
     properties: Mapping[str, str], stream: str | None, topics: Sequence[str], checkpoint: Path
 ) -> None:
@@ -359,7 +367,7 @@ def check_owner(
     table.
     """
     for topic in topics:
-        owner = properties.get(f"{_OWNER}{topic}")
+        owner = properties.get(owner_property(topic))
         if owner not in (None, stream):
             raise InvalidOption(
                 f"{topic} is archived into this table by the stream {owner}, and {checkpoint} is "
