@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from ogive.client.namespace import Namespace
 from ogive.errors import InvalidOption, OgiveError
 from ogive.pipelines.archive import STORED, source_options
 from ogive.pipelines.job import (
@@ -41,6 +42,7 @@ from ogive.pipelines.job import (
 )
 from ogive.spark.failures import SPARK_ERRORS, reason
 from ogive.spark.fsync import sync_plan
+from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 
 Format = Literal["delta", "iceberg"]
@@ -265,6 +267,7 @@ class Writer:
     stop: Stop
     summary: Summary
     parse: Parse | None
+    namespace: Namespace
     _checked: bool = field(default=False, init=False)
 
     def write(self, rows: DataFrame, number: int) -> None:
@@ -330,7 +333,7 @@ class Writer:
             if start == end:
                 continue
             found = table.where(
-                (f.col("topic") == topic)
+                (f.col("topic") == self.namespace.strip(topic))
                 & (f.col("brokerName") == broker)
                 & (f.col("queueId") == int(queue))
                 & f.col("queueOffset").between(start, end - 1)
@@ -405,6 +408,7 @@ def archive_table(
     summary = Summary("archive", dry_run=dry_run)
     checkpoint = writable("state", state) / "_checkpoint"
     options = source_options(name_server, topics, group, security, max_rows, allow_loss)
+    namespace = access_of(security).namespace
     table = TABLES[format](to)
     found = table.exists(spark)
     properties = table.properties(spark) if found else {}
@@ -420,7 +424,7 @@ def archive_table(
         summary.read = summary.written = sum(left.values())
         return summary
     while True:
-        writer = Writer(table, checkpoint, topics, stop, summary, parse)
+        writer = Writer(table, checkpoint, topics, stop, summary, parse, namespace)
         stream = (
             spark.readStream.format("rocketmq")
             .options(**options)

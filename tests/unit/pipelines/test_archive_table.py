@@ -1,14 +1,20 @@
-"""What an archive in a table keeps there about itself."""
+"""What an archive in a table keeps there about itself, and which batches it refuses."""
 
+import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from ogive.errors import InvalidOption
-from ogive.pipelines.archive_table import check_owner, owner_property
+from ogive.client.namespace import Namespace
+from ogive.errors import InvalidOption, OgiveError
+from ogive.pipelines import Stop, Summary
+from ogive.pipelines.archive_table import Batch, Table, Writer, check_owner, owner_property
 
 STREAM = "6c3f1f5a-0d5e-4c0b-9f57-0a6f6bd0c6a2"
 
@@ -31,3 +37,94 @@ def test_a_topic_of_any_name_is_archived_again_by_its_stream(topic: str, tmp_pat
     with pytest.raises(InvalidOption, match=f"{topic} is archived .* by the stream {STREAM}"):
         check_owner(properties, None, [topic], tmp_path)
     check_owner(properties, None, [f"{topic}2"], tmp_path)
+
+
+class Condition:
+    """A condition of a query: the tests that a row must pass."""
+
+    def __init__(self, name: str, *tests: Any) -> None:
+        self.name, self.tests = name, tests
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, value: object) -> "Condition":  # type: ignore[override]
+        return Condition("", lambda row: row[self.name] == value)
+
+    def __and__(self, other: "Condition") -> "Condition":
+        return Condition("", *self.tests, *other.tests)
+
+    def between(self, first: int, last: int) -> "Condition":
+        return Condition("", lambda row: first <= row[self.name] <= last)
+
+
+class Rows:
+    """The rows of a table."""
+
+    columns = ("topic", "brokerName", "queueId", "queueOffset")
+
+    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+        self.rows = [dict(zip(self.columns, row, strict=True)) for row in rows]
+
+    def where(self, condition: Condition) -> Any:
+        found = [row for row in self.rows if all(test(row) for test in condition.tests)]
+        return SimpleNamespace(isEmpty=lambda: not found)
+
+
+class MemoryTable(Table):
+    """A table whose history has expired."""
+
+    name = "lake"
+
+    def __init__(self) -> None:
+        self.appended: list[Batch] = []
+        self.kept: dict[str, str] = {}
+
+    def exists(self, _: Any) -> bool:
+        return True
+
+    def create(self, _: Any, __: str) -> None:
+        pass
+
+    def commits(self, _: Any) -> list[str]:
+        return [str(batch) for batch in self.appended]
+
+    def append(self, _: Any, batch: Batch) -> None:
+        self.appended.append(batch)
+
+    def properties(self, _: Any) -> dict[str, str]:
+        return self.kept
+
+    def set_properties(self, _: Any, properties: Any) -> None:
+        self.kept |= properties
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """The checkpoint of a stream that has ended one batch and planned another."""
+    for number, end in enumerate((3, 6)):
+        file = tmp_path / "offsets" / str(number)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("v1\n{}\n" + json.dumps({"q": {"Shop%Orders": {"broker-a": {"0": end}}}}))
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    (tmp_path / "metadata").write_text(json.dumps({"id": STREAM}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("offset", "refused"), [(2, False), (3, True), (5, True), (6, False)])
+def test_rows_of_an_open_batch_are_found_in_a_namespace_too(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, offset: int, refused: bool
+) -> None:
+    """The table has the topic as the application knows it, the checkpoint as the brokers do."""
+    table, rows = MemoryTable(), Rows([("Orders", "broker-a", 0, offset)])
+    monkeypatch.setattr(sys.modules[Writer.__module__], "f", SimpleNamespace(col=Condition))
+    spark = SimpleNamespace(table=lambda _: rows)
+    batch: Any = SimpleNamespace(sparkSession=spark)
+    summary = Summary("archive")
+    writer = Writer(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
+    if refused:
+        with pytest.raises(OgiveError, match="between the offsets 3 and 5 already"):
+            writer.write(batch, 1)
+    else:
+        writer.write(batch, 1)
+    assert [one.number for one in table.appended] == ([] if refused else [1])
