@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -109,6 +110,8 @@ class Table(ABC):
 
     name: str
     """Name in SQL."""
+    needed_properties: Mapping[str, str] = MappingProxyType({})
+    """Properties without which `append` does not work."""
 
     @abstractmethod
     def exists(self, spark: SparkSession) -> bool:
@@ -182,6 +185,10 @@ class DeltaTable(Table):
 class IcebergTable(Table):
     """An Iceberg table by its name in a catalog, partitioned by topic and day of storage."""
 
+    needed_properties = MappingProxyType(
+        {"write.wap.enabled": "true", "write.spark.accept-any-schema": "true"}
+    )
+
     def __init__(self, name: str) -> None:
         parts = name.split(".")
         if len(parts) < 3 or "/" in name or not all(parts):
@@ -219,10 +226,6 @@ class IcebergTable(Table):
             f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING iceberg "
             "PARTITIONED BY (topic, days(storeTimestamp))"
         )
-
-    def set_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
-        needed = {"write.wap.enabled": "true", "write.spark.accept-any-schema": "true"}
-        super().set_properties(spark, {**needed, **properties})
 
     def commits(self, spark: SparkSession) -> list[str]:
         found = spark.sql(
@@ -296,10 +299,13 @@ class Writer:
         """
         spark = rows.sparkSession
         self.table.create(spark, f"topic STRING, {STORED}")
-        check_owner(self.table.properties(spark), batch.stream, self.topics, self.checkpoint)
-        self.table.set_properties(
-            spark, {owner_property(topic): batch.stream for topic in self.topics}
-        )
+        properties = self.table.properties(spark)
+        check_owner(properties, batch.stream, self.topics, self.checkpoint)
+        needed = {owner_property(topic): batch.stream for topic in self.topics}
+        needed |= self.table.needed_properties
+        # each change is a commit, with which transactions of others collide
+        if needed.items() - properties.items():
+            self.table.set_properties(spark, needed)
         ours = [
             one
             for one in map(Batch.parse, self.table.commits(spark))

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,10 +74,12 @@ class MemoryTable(Table):
     """A table whose history has expired."""
 
     name = "lake"
+    needed_properties = MappingProxyType({"staged": "true"})
 
     def __init__(self) -> None:
         self.appended: list[Batch] = []
         self.kept: dict[str, str] = {}
+        self.changes = 0
 
     def exists(self, _: Any) -> bool:
         return True
@@ -96,6 +98,7 @@ class MemoryTable(Table):
 
     def set_properties(self, _: Any, properties: Any) -> None:
         self.kept |= properties
+        self.changes += 1
 
 
 @pytest.fixture
@@ -111,20 +114,36 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def write(table: MemoryTable, rows: Rows, checkpoint: Path, monkeypatch: Any) -> None:
+    """Write the batch that is planned, as Spark lets a new run do it."""
+    monkeypatch.setattr(sys.modules[Writer.__module__], "f", SimpleNamespace(col=Condition))
+    batch: Any = SimpleNamespace(sparkSession=SimpleNamespace(table=lambda _: rows))
+    summary = Summary("archive")
+    writer = Writer(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
+    writer.write(batch, 1)
+
+
 @pytest.mark.parametrize(("offset", "refused"), [(2, False), (3, True), (5, True), (6, False)])
 def test_rows_of_an_open_batch_are_found_in_a_namespace_too(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, offset: int, refused: bool
 ) -> None:
     """The table has the topic as the application knows it, the checkpoint as the brokers do."""
     table, rows = MemoryTable(), Rows([("Orders", "broker-a", 0, offset)])
-    monkeypatch.setattr(sys.modules[Writer.__module__], "f", SimpleNamespace(col=Condition))
-    spark = SimpleNamespace(table=lambda _: rows)
-    batch: Any = SimpleNamespace(sparkSession=spark)
-    summary = Summary("archive")
-    writer = Writer(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
     if refused:
         with pytest.raises(OgiveError, match="between the offsets 3 and 5 already"):
-            writer.write(batch, 1)
+            write(table, rows, checkpoint, monkeypatch)
     else:
-        writer.write(batch, 1)
+        write(table, rows, checkpoint, monkeypatch)
     assert [one.number for one in table.appended] == ([] if refused else [1])
+
+
+def test_a_run_changes_the_properties_of_a_table_only_if_they_differ(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change is a commit, with which transactions of others collide."""
+    table = MemoryTable()
+    for staged, changes in (("true", 1), ("true", 1), ("false", 2)):
+        table.appended.clear()
+        table.kept |= {"staged": staged}
+        write(table, Rows([]), checkpoint, monkeypatch)
+        assert (table.changes, table.kept["staged"]) == (changes, "true")
