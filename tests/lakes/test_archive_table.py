@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ogive.errors import InvalidOption
 from ogive.pipelines import Stop, Summary, archive_table
-from ogive.pipelines.archive_table import TABLES, Batch
+from ogive.pipelines.archive_table import TABLES, Batch, Table
 from ogive.pipelines.job import last_batch
 from ogive.spark.parse import parse_json
 from tests.topics import Wire
@@ -162,6 +162,30 @@ def test_a_batch_that_was_staged_and_not_published_is_published_once(
     assert lake.table().count() == 0
     lake.run()
     assert lake.offsets() == once(lake.topic, 10)
+
+
+@pytest.mark.parametrize("format_and_place", ["iceberg"], indirect=True)
+def test_a_batch_is_stored_once_if_another_client_turns_staging_off(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.send(10)
+    table = type(TABLES["iceberg"](lake.place))
+    append = table.append
+
+    def unstaged(self: Table, rows: DataFrame, batch: Batch) -> None:
+        rows.sparkSession.sql(
+            f"ALTER TABLE {lake.place} SET TBLPROPERTIES ('write.wap.enabled' = 'false')"
+        )
+        append(self, rows, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "append", unstaged)
+        with pytest.raises(StreamingQueryException, match=r"(?i)wap"):
+            lake.run()
+    assert "batch 0 is in the table already" in lake.run().notes
+    lake.send(5, 10)
+    lake.run()
+    assert lake.offsets() == once(lake.topic, 15)
 
 
 @BOTH

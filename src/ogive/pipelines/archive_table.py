@@ -66,6 +66,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
 """What a session needs for each format, in addition to its jars and catalogs."""
 
 _OWNER: Final = "ogive-archive."
+_BATCH: Final = "ogive-batch"
+"""Entry of a snapshot's summary."""
 _ATTEMPTS: Final = 5
 _OTHERS_WROTE: Final = re.compile(
     r"\b(?:Concurrent\w+|MetadataChanged|ProtocolChanged|CommitFailed)Exception\b"
@@ -229,7 +231,8 @@ class IcebergTable(Table):
 
     def commits(self, spark: SparkSession) -> list[str]:
         found = spark.sql(
-            "SELECT coalesce(s.summary['published-wap-id'], s.summary['wap.id']) AS name "  # noqa: S608  the name is quoted
+            "SELECT coalesce(s.summary['published-wap-id'], s.summary['wap.id'], "  # noqa: S608  the name is quoted
+            f"s.summary['{_BATCH}']) AS name "
             f"FROM {self.name}.history h JOIN {self.name}.snapshots s USING (snapshot_id) "
             "WHERE h.is_current_ancestor"
         ).where("name IS NOT NULL")
@@ -240,6 +243,9 @@ class IcebergTable(Table):
         spark.conf.set("spark.wap.id", str(batch))
         try:
             columns = rows.writeTo(self.name).option("mergeSchema", "true")
+            # for the case that another client turns write.wap.enabled off: then it is no longer
+            # staged, and publishing fails
+            columns.option(f"snapshot-property.{_BATCH}", str(batch))
             # by name: the columns of others may come first
             columns.option("check-ordering", "false").append()
         finally:
