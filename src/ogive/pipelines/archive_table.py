@@ -326,7 +326,15 @@ class Writer:
                 f"batch {batch.number}: it is an older copy. Use the newest one, or archive into "
                 "another table with another --state"
             )
-        if newest is None or newest.number < batch.number - 1:
+        # a history expires from its begin: what follows the newest batch in it is not in the table
+        if newest is not None and newest.number < batch.number - 1:
+            raise OgiveError(
+                f"{self.checkpoint} has finished batch {batch.number - 1} of this archive, and the "
+                f"newest one in the table is {newest.number}: the table was rolled back, or is an "
+                "older copy, and lacks the messages in between. Use the newest table, or archive "
+                "into another table with another --state"
+            )
+        if newest is None:
             self._refuse_rows(spark, batch)
         return False
 

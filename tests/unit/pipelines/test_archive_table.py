@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -114,13 +115,15 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(table: MemoryTable, rows: Rows, checkpoint: Path, monkeypatch: Any) -> None:
+def write(
+    table: MemoryTable, rows: Rows, checkpoint: Path, monkeypatch: Any, number: int = 1
+) -> None:
     """Write the batch that is planned, as Spark lets a new run do it."""
     monkeypatch.setattr(sys.modules[Writer.__module__], "f", SimpleNamespace(col=Condition))
     batch: Any = SimpleNamespace(sparkSession=SimpleNamespace(table=lambda _: rows))
     summary = Summary("archive")
     writer = Writer(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
-    writer.write(batch, 1)
+    writer.write(batch, number)
 
 
 @pytest.mark.parametrize(("offset", "refused"), [(2, False), (3, True), (5, True), (6, False)])
@@ -147,3 +150,20 @@ def test_a_run_changes_the_properties_of_a_table_only_if_they_differ(
         table.kept |= {"staged": staged}
         write(table, Rows([]), checkpoint, monkeypatch)
         assert (table.changes, table.kept["staged"]) == (changes, "true")
+
+
+def test_a_table_that_lacks_batches_which_the_checkpoint_has_finished_is_refused(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that was rolled back, or restored from a backup."""
+    table = MemoryTable()
+    write(table, Rows([]), checkpoint, monkeypatch)
+    for number in (2, 3):
+        (checkpoint / "commits" / str(number - 1)).write_text("v1\n{}")
+        shutil.copy(checkpoint / "offsets" / "1", checkpoint / "offsets" / str(number))
+    with pytest.raises(OgiveError, match=r"has finished batch 2 .* in the table is 1: .* rolled"):
+        write(table, Rows([]), checkpoint, monkeypatch, 3)
+    assert [batch.number for batch in table.appended] == [1]
+    write(table, Rows([]), checkpoint, monkeypatch, 2)
+    write(table, Rows([]), checkpoint, monkeypatch, 3)
+    assert [batch.number for batch in table.appended] == [1, 2, 3]
