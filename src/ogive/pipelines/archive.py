@@ -33,11 +33,10 @@ from ogive.pipelines.job import (
     last_batch,
     positions,
     read_all,
+    source_options,
     writable,
 )
-from ogive.spark.compat import limit_of_available_now
 from ogive.spark.fsync import sync_plan, sync_tree
-from ogive.spark.options import SourceOptions
 from ogive.spark.stopping import Stop
 from ogive.text import pluralize
 
@@ -140,28 +139,6 @@ def archive(
     files, hours = sum(1 for _ in to.rglob("*.parquet")), summary.figures.get("compacted_hours", 0)
     summary.notes.append(f"{pluralize(files, 'file')}, {pluralize(hours, 'hour')} compacted")
     return summary
-
-
-def source_options(
-    name_server: str,
-    topics: Sequence[str],
-    group: str | None,
-    security: Security,
-    max_rows: int,
-    allow_loss: bool,
-) -> dict[str, str]:
-    """Return the options of the source that an archive reads. Raises InvalidOption."""
-    options = {
-        **security,
-        "nameServer": name_server,
-        "subscribe": ",".join(topics),
-        "startingOffsets": "earliest",
-        **limit_of_available_now(max_rows),
-        "failOnDataLoss": str(not allow_loss).lower(),
-    }
-    options |= {"consumerGroup": group} if group else {}
-    SourceOptions.parse(options)
-    return options
 
 
 def compact(spark: SparkSession, to: Path, now: datetime) -> int:

@@ -26,7 +26,7 @@ from pyspark.sql import functions as f
 
 from ogive.client.namespace import Namespace
 from ogive.errors import InvalidOption, OgiveError
-from ogive.pipelines.archive import STORED, source_options
+from ogive.pipelines.archive import STORED
 from ogive.pipelines.job import (
     OPEN,
     Offsets,
@@ -39,6 +39,7 @@ from ogive.pipelines.job import (
     planned,
     positions,
     read_all,
+    source_options,
     writable,
 )
 from ogive.spark.failures import SPARK_ERRORS, reason

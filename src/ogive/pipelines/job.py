@@ -31,8 +31,12 @@ from ogive.model import MAX_BODY_BYTES
 from ogive.spark import register
 from ogive.spark.cli_session import own_session
 from ogive.spark.cluster import Cluster, cluster
-from ogive.spark.compat import ends_after_open_batch, reported_lag
-from ogive.spark.options import access_of
+from ogive.spark.compat import (
+    ends_after_open_batch,
+    limit_of_available_now,
+    reported_lag,
+)
+from ogive.spark.options import SourceOptions, access_of
 from ogive.spark.stopping import Stop, cancelled, silence
 from ogive.wire.message import MAX_PROPERTIES_BYTES
 
@@ -238,6 +242,28 @@ def planned(checkpoint: Path, batch: int) -> Offsets:
         (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()[-1]
     )["q"]
     return offset
+
+
+def source_options(
+    name_server: str,
+    topics: Sequence[str],
+    group: str | None,
+    security: Security,
+    max_rows: int,
+    allow_loss: bool,
+) -> dict[str, str]:
+    """Return the options of the source that an archive reads. Raises InvalidOption."""
+    options = {
+        **security,
+        "nameServer": name_server,
+        "subscribe": ",".join(topics),
+        "startingOffsets": "earliest",
+        **limit_of_available_now(max_rows),
+        "failOnDataLoss": str(not allow_loss).lower(),
+    }
+    options |= {"consumerGroup": group} if group else {}
+    SourceOptions.parse(options)
+    return options
 
 
 def connected_cluster(name_server: str, security: Security) -> Cluster:
