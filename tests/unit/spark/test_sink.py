@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -76,6 +76,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     ) -> None:
         told.append((queue.topic, offset))
 
+    async def update_consumer_offsets(
+        _: object, __: str, ___: str, offsets: Mapping[MessageQueue, int], **____: object
+    ) -> None:
+        told.extend((queue.topic, offset) for queue, offset in offsets.items())
+
     async def query_consumer_offset(
         _: object, __: str, ___: str, queue: MessageQueue, **____: object
     ) -> int | None:
@@ -88,6 +93,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         topic_stats,
         query_consumer_offset,
         update_consumer_offset,
+        update_consumer_offsets,
     )
     return told
 
