@@ -253,7 +253,7 @@ def ended(
     return process.returncode, errors
 
 
-UP = ("up", "--name-server-port", "0", "--broker-port", "0", "--console-port", "0")
+UP = ("up", "--name-server-port", "0", "--broker-port", "0", "--console-port", "0", "--no-grpc")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

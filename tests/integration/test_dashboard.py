@@ -73,14 +73,14 @@ def prometheus(folder: Path, *ports: int) -> Iterator[str]:
 
 
 def samples(address: str, query: str) -> list[object]:
-    """Return the samples that answer *query*; none before the server is up."""
+    """Return the samples that answer *query*; none before the server is ready."""
     words = urllib.parse.urlencode({"query": query})
     try:
         with urllib.request.urlopen(f"{address}/api/v1/query?{words}", timeout=30) as answer:
             found: list[object] = json.load(answer)["data"]["result"]
             return found
     except urllib.error.URLError as exc:
-        if isinstance(exc, urllib.error.HTTPError):
+        if isinstance(exc, urllib.error.HTTPError) and exc.code != 503:
             raise AssertionError(f"{query}: {exc.read().decode()}") from None
         return []
 

@@ -58,7 +58,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     (folder / "pages").mkdir()
     for page in PAGES:
-        write_programs(page, folder / "pages")
+        for program in write_programs(page, folder / "pages"):
+            # of an SDK that is not installed here; tests/interop/test_sdk_first_programs.py runs it
+            if "import rocketmq\n" in program.read_text("utf-8"):
+                program.unlink()
     for path in EXAMPLES:
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

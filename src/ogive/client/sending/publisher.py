@@ -488,7 +488,7 @@ class Publisher:
     def form(self, waiting: Inbox, most: int = MAX_BATCH_MESSAGES) -> PendingSend:
         """Take messages from the front of an inbox, as many as one request can carry."""
         config, inbox, now_ms = self.config, waiting.inbox, int(time.time() * 1000)
-        share = -(-len(inbox) // max(len(waiting.queues), 1))
+        share = -(-len(inbox) // len(waiting.queues)) if waiting.queues else 0
         most = min(len(inbox), max(share, MIN_BATCH), MAX_BATCH_MESSAGES, most)
         prefix, number = self._keys.take(now_ms, most)
         outcome = BatchOutcome(self._loop, prefix, number)
