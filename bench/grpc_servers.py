@@ -39,14 +39,14 @@ def answered(request: Any) -> Any:
 
 
 async def ogive_server() -> int:
-    from ogive.proxy.calls import Kind, Method
+    from ogive.proxy.calls import CallKind, Method
     from ogive.proxy.config import EndpointConfig
     from ogive.proxy.endpoint import Endpoint
 
     async def handle(request: Any, _: object) -> Any:
         return answered(request)
 
-    method = Method("SendMessage", Kind.UNARY, pb.SendMessageRequest, handle)
+    method = Method("SendMessage", CallKind.UNARY, pb.SendMessageRequest, handle)
     endpoint = Endpoint({PATH: method}, EndpointConfig(port=0))
     await endpoint.start()
     return endpoint.port

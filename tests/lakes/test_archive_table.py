@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ogive.errors import InvalidOption
 from ogive.pipelines import Stop, Summary, archive_table
-from ogive.pipelines.archive_table import TABLES, Batch, Table
+from ogive.pipelines.archive_table import TABLES, Table, TableBatch
 from ogive.pipelines.job import last_batch
 from ogive.spark.parse import parse_json
 from tests.topics import Wire
@@ -172,7 +172,7 @@ def test_a_batch_is_stored_once_if_another_client_turns_staging_off(
     table = type(TABLES["iceberg"](lake.place))
     append = table.append
 
-    def unstaged(self: Table, rows: DataFrame, batch: Batch) -> None:
+    def unstaged(self: Table, rows: DataFrame, batch: TableBatch) -> None:
         rows.sparkSession.sql(
             f"ALTER TABLE {lake.place} SET TBLPROPERTIES ('write.wap.enabled' = 'false')"
         )
@@ -197,7 +197,7 @@ def test_an_old_driver_that_is_still_alive_doubles_nothing(lake: Lake) -> None:
     checkpoint, table = lake.state / "_checkpoint", TABLES[lake.format](lake.place)
 
     def overtaken(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-        batch = Batch.planned(checkpoint, last_batch(checkpoint) + 1)
+        batch = TableBatch.planned(checkpoint, last_batch(checkpoint) + 1)
         for _ in range(2):
             table.append(rows, batch)
             assert lake.offsets() == once(lake.topic, 10)

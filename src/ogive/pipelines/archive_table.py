@@ -64,7 +64,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
         ),
     },
 }
-"""What a session needs for each format, in addition to its jars and catalogs."""
+"""Settings that a session needs for each format, in addition to its jars and catalogs."""
 
 _OWNER: Final = "ogive-archive."
 _BATCH: Final = "ogive-batch"
@@ -77,7 +77,7 @@ _OTHERS_WROTE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TableBatch:
     """The name of a batch in its table."""
 
     stream: str
@@ -129,7 +129,7 @@ class Table(ABC):
         """Return the names that commits carry, as far back as the table keeps its history."""
 
     @abstractmethod
-    def append(self, rows: DataFrame, batch: Batch) -> None:
+    def append(self, rows: DataFrame, batch: TableBatch) -> None:
         """Append *rows* as *batch*. Do nothing if the table has the batch. New columns are
         added.
         """
@@ -172,7 +172,7 @@ class DeltaTable(Table):
         history = spark.sql(f"DESCRIBE HISTORY {self.name}").where("userMetadata IS NOT NULL")
         return [row.userMetadata for row in history.select("userMetadata").collect()]
 
-    def append(self, rows: DataFrame, batch: Batch) -> None:
+    def append(self, rows: DataFrame, batch: TableBatch) -> None:
         (
             rows.withColumn("date", f.to_date("storeTimestamp"))
             .write.format("delta")
@@ -239,7 +239,7 @@ class IcebergTable(Table):
         ).where("name IS NOT NULL")
         return [row["name"] for row in found.collect()]
 
-    def append(self, rows: DataFrame, batch: Batch) -> None:
+    def append(self, rows: DataFrame, batch: TableBatch) -> None:
         spark = rows.sparkSession
         spark.conf.set("spark.wap.id", str(batch))
         try:
@@ -268,7 +268,7 @@ TABLES: Final[Mapping[str, Callable[[str], Table]]] = {
 
 
 @dataclass(slots=True)
-class Writer:
+class TableWriter:
     """The batch function of the stream."""
 
     table: Table
@@ -283,7 +283,7 @@ class Writer:
     def write(self, rows: DataFrame, number: int) -> None:
         self.stop.check()
         sync_plan(self.checkpoint)
-        batch = Batch.planned(self.checkpoint, number)
+        batch = TableBatch.planned(self.checkpoint, number)
         if self.parse is not None:
             rows, _ = self.parse(rows)
         if not self._checked and self._has(rows, batch):
@@ -298,7 +298,7 @@ class Writer:
                 if attempt == _ATTEMPTS - 1 or not _OTHERS_WROTE.search(str(exc)):
                     raise
 
-    def _has(self, rows: DataFrame, batch: Batch) -> bool:
+    def _has(self, rows: DataFrame, batch: TableBatch) -> bool:
         """Prepare the table, and return True if it has *batch*. Only for the first batch of a run:
         the table itself refuses later ones.
 
@@ -315,7 +315,7 @@ class Writer:
             self.table.set_properties(spark, needed)
         ours = [
             one
-            for one in map(Batch.parse, self.table.commits(spark))
+            for one in map(TableBatch.parse, self.table.commits(spark))
             if one is not None and one.stream == batch.stream
         ]
         newest = max(ours, key=lambda one: one.number, default=None)
@@ -339,7 +339,7 @@ class Writer:
             self._refuse_rows(spark, batch)
         return False
 
-    def _refuse_rows(self, spark: SparkSession, batch: Batch) -> None:
+    def _refuse_rows(self, spark: SparkSession, batch: TableBatch) -> None:
         """Raise OgiveError if the table has rows of *batch*, and no commit says why.
 
         One queue is enough, because a batch is one commit.
@@ -445,7 +445,7 @@ def archive_table(
         summary.read = summary.written = sum(left.values())
         return summary
     while True:
-        writer = Writer(table, checkpoint, topics, stop, summary, parse, namespace)
+        writer = TableWriter(table, checkpoint, topics, stop, summary, parse, namespace)
         stream = (
             spark.readStream.format("rocketmq")
             .options(**options)

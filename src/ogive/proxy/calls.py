@@ -67,8 +67,8 @@ class WireMessage(Protocol):
     def FromString(cls, s: bytes, /) -> Self: ...  # noqa: N802
 
 
-class Kind(Enum):
-    """Which sides of a call are streams."""
+class CallKind(Enum):
+    """The sides of a call that are streams."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"
@@ -88,6 +88,6 @@ class Method:
     """
 
     name: str
-    kind: Kind
+    kind: CallKind
     request: type[WireMessage]
     handler: Unary | ServerStream | BothStreams

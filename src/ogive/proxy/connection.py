@@ -21,8 +21,8 @@ from ogive.proxy.calls import (
     BothStreams,
     CallContext,
     CallError,
+    CallKind,
     GrpcStatus,
-    Kind,
     Method,
     ServerStream,
     Unary,
@@ -110,7 +110,7 @@ class GrpcCall:
         self._timer: asyncio.TimerHandle | None = None
         if context.deadline is not None:
             self._timer = self._loop.call_at(context.deadline, self._expire)
-        if method.kind is Kind.BOTH_STREAMS:
+        if method.kind is CallKind.BOTH_STREAMS:
             self._start()
 
     @property
@@ -131,7 +131,7 @@ class GrpcCall:
             # its connection was cut off for what it holds
             return
         self.ended = ended
-        if self.method.kind is Kind.BOTH_STREAMS:
+        if self.method.kind is CallKind.BOTH_STREAMS:
             if ended and self.reader.buffered_bytes:
                 self.fail(GrpcStatus.INTERNAL, "the request ends within a message")
             elif self._more is not None and not self._more.done():
@@ -200,12 +200,12 @@ class GrpcCall:
 
     async def _handle(self) -> None:
         method = self.method
-        if method.kind is Kind.UNARY:
+        if method.kind is CallKind.UNARY:
             answer = await cast(Unary, method.handler)(self._only_message(), self.context)
             if not self.is_over:
                 self._connection.send(self, answer)
             return
-        if method.kind is Kind.SERVER_STREAM:
+        if method.kind is CallKind.SERVER_STREAM:
             answers = cast(ServerStream, method.handler)(self._only_message(), self.context)
         else:
             self._connection.send_head(self)

@@ -22,7 +22,7 @@ from ogive.wire.headers.pop import PopMessageRequest
 from ogive.wire.signing import ACCESS_KEY, Credentials
 
 LATE_S: Final = 30.0
-"""How long the answer of a cancelled pop may take: its lease is being written."""
+"""Limit for the answer of a cancelled pop, whose lease is being written."""
 
 
 class LocalConnection(Connection):

@@ -54,8 +54,8 @@ _DECISIONS: Final = {pb.COMMIT: Decision.COMMIT, pb.ROLLBACK: Decision.ROLLBACK}
 Properties = dict[str, str]
 
 
-class Publishing:
-    """What producers do with messages."""
+class PublishingMethods:
+    """The methods with which producers send messages and end transactions."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

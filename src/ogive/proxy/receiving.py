@@ -50,8 +50,8 @@ INIT_MAX: Final = 1
 _KNOWS_POLLING_TIME: Final = (5, 0, 3)
 
 
-class Receiving:
-    """What consumers do with messages."""
+class ReceivingMethods:
+    """The methods with which consumers receive messages and acknowledge them."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

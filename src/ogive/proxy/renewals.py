@@ -49,7 +49,7 @@ class Renewal:
 
 
 class Renewals:
-    """Those of one client. Event-loop only."""
+    """Renewals of one client's leases. Event-loop only."""
 
     def __init__(self, link: Link) -> None:
         self._link, self._loop = link, asyncio.get_running_loop()

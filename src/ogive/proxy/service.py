@@ -21,11 +21,11 @@ from ogive.broker import Broker
 from ogive.errors import ConnectError, OgiveError
 from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.backend import Backend
-from ogive.proxy.calls import CallContext, CallError, GrpcStatus, Kind, Method, WireMessage
+from ogive.proxy.calls import CallContext, CallError, CallKind, GrpcStatus, Method, WireMessage
 from ogive.proxy.local import LocalBackend
 from ogive.proxy.messages import TYPES, group_of, topic_of
-from ogive.proxy.publishing import Publishing
-from ogive.proxy.receiving import Receiving
+from ogive.proxy.publishing import PublishingMethods
+from ogive.proxy.receiving import ReceivingMethods
 from ogive.proxy.sessions import CONSUMERS, Session, Sessions, Stream, subscription_data
 from ogive.proxy.settings import for_consumer, for_producer
 from ogive.proxy.status import Illegal, ok, status_of
@@ -46,13 +46,13 @@ Resp = TypeVar("Resp", bound=WireMessage)
 
 
 class Service:
-    """The methods that concern clients and routes; messages: Publishing and Receiving."""
+    """The methods that concern clients and routes. Those of messages are in two other classes."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.sessions = Sessions(backend)
-        self._publishing = Publishing(backend)
-        self._receiving = Receiving(backend)
+        self._publishing = PublishingMethods(backend)
+        self._receiving = ReceivingMethods(backend)
 
     def methods(self) -> Mapping[str, Method]:
         """Return the methods by path."""
@@ -79,12 +79,16 @@ class Service:
             (_sync_lite, pb.SyncLiteSubscriptionRequest, pb.SyncLiteSubscriptionResponse),
         )
         methods = [
-            Method(_name_of(request), Kind.UNARY, request, partial(self._unary, handle, response))
+            Method(
+                _name_of(request), CallKind.UNARY, request, partial(self._unary, handle, response)
+            )
             for handle, request, response in unary
         ]
         methods += [
-            Method("ReceiveMessage", Kind.SERVER_STREAM, pb.ReceiveMessageRequest, self._receive),
-            Method("Telemetry", Kind.BOTH_STREAMS, pb.TelemetryCommand, self._telemetry),
+            Method(
+                "ReceiveMessage", CallKind.SERVER_STREAM, pb.ReceiveMessageRequest, self._receive
+            ),
+            Method("Telemetry", CallKind.BOTH_STREAMS, pb.TelemetryCommand, self._telemetry),
         ]
         return {PATH + method.name: method for method in methods}
 

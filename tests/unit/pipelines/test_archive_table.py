@@ -15,7 +15,13 @@ pytest.importorskip("pyspark")
 from ogive.client.namespace import Namespace
 from ogive.errors import InvalidOption, OgiveError
 from ogive.pipelines import Stop, Summary
-from ogive.pipelines.archive_table import Batch, Table, Writer, check_owner, owner_property
+from ogive.pipelines.archive_table import (
+    Table,
+    TableBatch,
+    TableWriter,
+    check_owner,
+    owner_property,
+)
 
 STREAM = "6c3f1f5a-0d5e-4c0b-9f57-0a6f6bd0c6a2"
 
@@ -78,7 +84,7 @@ class MemoryTable(Table):
     needed_properties = MappingProxyType({"staged": "true"})
 
     def __init__(self) -> None:
-        self.appended: list[Batch] = []
+        self.appended: list[TableBatch] = []
         self.kept: dict[str, str] = {}
         self.changes = 0
 
@@ -91,7 +97,7 @@ class MemoryTable(Table):
     def commits(self, _: Any) -> list[str]:
         return [str(batch) for batch in self.appended]
 
-    def append(self, _: Any, batch: Batch) -> None:
+    def append(self, _: Any, batch: TableBatch) -> None:
         self.appended.append(batch)
 
     def properties(self, _: Any) -> dict[str, str]:
@@ -119,10 +125,10 @@ def write(
     table: MemoryTable, rows: Rows, checkpoint: Path, monkeypatch: Any, number: int = 1
 ) -> None:
     """Write the batch that is planned, as Spark lets a new run do it."""
-    monkeypatch.setattr(sys.modules[Writer.__module__], "f", SimpleNamespace(col=Condition))
+    monkeypatch.setattr(sys.modules[TableWriter.__module__], "f", SimpleNamespace(col=Condition))
     batch: Any = SimpleNamespace(sparkSession=SimpleNamespace(table=lambda _: rows))
     summary = Summary("archive")
-    writer = Writer(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
+    writer = TableWriter(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
     writer.write(batch, number)
 
 

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from ogive.errors import ConnectError
-from ogive.proxy.calls import CallContext, CallError, GrpcStatus, Kind, Method
+from ogive.proxy.calls import CallContext, CallError, CallKind, GrpcStatus, Method
 from ogive.proxy.config import EndpointConfig
 from ogive.proxy.endpoint import Endpoint
 from ogive.transport.limits import ServerLimits
@@ -86,12 +86,12 @@ class Service:
             self.cancelled.set()
 
     def methods(self) -> dict[str, Method]:
-        kinds: list[tuple[str, Kind, Callable[..., Any]]] = [
-            ("Echo", Kind.UNARY, self.echo),
-            ("Fail", Kind.UNARY, self.fail),
-            ("Wait", Kind.UNARY, self.wait),
-            ("Many", Kind.SERVER_STREAM, self.many),
-            ("Talk", Kind.BOTH_STREAMS, self.talk),
+        kinds: list[tuple[str, CallKind, Callable[..., Any]]] = [
+            ("Echo", CallKind.UNARY, self.echo),
+            ("Fail", CallKind.UNARY, self.fail),
+            ("Wait", CallKind.UNARY, self.wait),
+            ("Many", CallKind.SERVER_STREAM, self.many),
+            ("Talk", CallKind.BOTH_STREAMS, self.talk),
         ]
         return {SERVICE + name: Method(name, kind, Text, run) for name, kind, run in kinds}
 
