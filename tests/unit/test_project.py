@@ -324,8 +324,8 @@ def ci_steps() -> str:
     ).stdout
 
 
-def test_the_budgets_of_ci_add_up_to_at_most_66_minutes() -> None:
-    assert sum(int(line.split()[0]) for line in ci_steps().splitlines()) <= 66
+def test_the_budgets_of_ci_add_up_to_at_most_60_minutes() -> None:
+    assert sum(int(line.split()[0]) for line in ci_steps().splitlines()) <= 60
 
 
 def test_a_part_of_the_long_sizes_that_does_not_exist_is_one_sentence() -> None:
