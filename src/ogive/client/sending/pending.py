@@ -5,6 +5,7 @@ State and pure functions only.
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
@@ -225,7 +226,7 @@ class Sender(Protocol):
     def drop_finished(self) -> None: ...
 
 
-class Inbox:
+class Inbox(ABC):
     """Submitted messages that wait for the loop.
 
     Any thread appends to *inbox*. While *busy* the loop looks there by itself; otherwise who
@@ -243,9 +244,9 @@ class Inbox:
         self.expiry: asyncio.TimerHandle | None = None
 
     @property
+    @abstractmethod
     def queues(self) -> "Sequence[Target]":
         """Return the queues that share the inbox; none if they are not known yet."""
-        raise NotImplementedError
 
 
 class Pump(Inbox):
@@ -254,30 +255,30 @@ class Pump(Inbox):
     __slots__ = ()
 
     @property
+    @abstractmethod
     def idle(self) -> bool:
         """Return True if nothing waits, and nothing is in flight."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def held(self) -> bool:
         """Return True if messages wait or are in flight that were accepted before the inbox's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pump(self) -> None:
         """Send the next run, if the last one has its answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drop_finished(self) -> None:
         """Forget the messages whose time was up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, pending: PendingSend) -> None:
         """Send the message behind all that were accepted before it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, pending: PendingSend) -> None:
         """Send what was formed from the front of the inbox."""
-        raise NotImplementedError
 
 
 class Target:
