@@ -8,7 +8,8 @@ EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_STORE_FAILED: Final = 74  # EX_IOERR
 EXIT_TRY_LATER: Final = 75  # EX_TEMPFAIL
-EXIT_STOP_TIMEOUT: Final = 124  # as timeout(1)
+# as of timeout(1)
+EXIT_STOP_TIMEOUT: Final = 124
 EXIT_INTERRUPTED: Final = 130
 
 

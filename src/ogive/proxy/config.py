@@ -29,7 +29,8 @@ class EndpointConfig:
     """grpcMaxInboundMessageSize, 130 MiB; a message of a request, as on the remoting port."""
     max_deadline_s: float = 24 * 3600.0
     """A longer grpc-timeout counts as this."""
-    idle_s: float = 120.0  # grpcClientIdleTimeMills
+    idle_s: float = 120.0
+    """Time after which a connection without calls is closed; grpcClientIdleTimeMills."""
     stop_grace_s: float = 1.0
     """Time for calls in progress at a stop."""
 
