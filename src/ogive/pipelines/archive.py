@@ -13,10 +13,10 @@ The checkpoint is in ``TO/_checkpoint``: move both together.
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -28,12 +28,10 @@ from ogive.pipelines.job import (
     Say,
     Security,
     Summary,
-    count_remaining,
-    lag,
     last_batch,
-    positions,
-    read_all,
+    read_in_batches,
     source_options,
+    with_remaining,
     writable,
 )
 from ogive.spark.fsync import sync_plan, sync_tree
@@ -82,10 +80,7 @@ def archive(
             "another folder"
         )
     if dry_run:
-        left = count_remaining(name_server, security, topics, positions(checkpoint))
-        summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
-        summary.read = summary.written = sum(left.values())
-        return summary
+        return with_remaining(summary, name_server, security, topics, checkpoint)
     recover(to)
     while True:
         through = _state(to)
@@ -114,19 +109,7 @@ def archive(
             for part in to.glob(f"topic=*/date=*/hour=*/part=b{batch:09d}"):
                 sync_tree(part, within=to)
 
-        stream = spark.readStream.format("rocketmq").options(**options).load()
-        writer = (
-            stream.writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-        )
-
-        def report(rows: int, progress: Mapping[str, Any]) -> None:
-            say(f"{rows:,} messages archived{lag(progress)}")
-
-        rows, _ = read_all(spark, writer.start, checkpoint, stop, report)
-        summary.read += rows
-        summary.written += rows
+        read_in_batches(spark, options, write, checkpoint, stop, say, summary)
         # a batch may be open: only after a stream that ended by itself all parts are complete
         if stop.asked:
             summary.stopped = every_s is None

@@ -33,13 +33,12 @@ from ogive.pipelines.job import (
     Say,
     Security,
     Summary,
-    count_remaining,
-    lag,
     last_batch,
     planned,
     positions,
-    read_all,
+    read_in_batches,
     source_options,
+    with_remaining,
     writable,
 )
 from ogive.spark.failures import SPARK_ERRORS, reason
@@ -440,27 +439,10 @@ def archive_table(
             "Name the right table, or another --state to begin with the first message"
         )
     if dry_run:
-        left = count_remaining(name_server, security, topics, positions(checkpoint))
-        summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
-        summary.read = summary.written = sum(left.values())
-        return summary
+        return with_remaining(summary, name_server, security, topics, checkpoint)
     while True:
         writer = TableWriter(table, checkpoint, topics, stop, summary, parse, namespace)
-        stream = (
-            spark.readStream.format("rocketmq")
-            .options(**options)
-            .load()
-            .writeStream.foreachBatch(writer.write)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-        )
-
-        def report(rows: int, progress: Mapping[str, Any]) -> None:
-            say(f"{rows:,} messages archived{lag(progress)}")
-
-        rows, _ = read_all(spark, stream.start, checkpoint, stop, report)
-        summary.read += rows
-        summary.written += rows
+        read_in_batches(spark, options, writer.write, checkpoint, stop, say, summary)
         if stop.asked:
             summary.stopped = every_s is None
             break

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -264,6 +264,41 @@ def source_options(
     options |= {"consumerGroup": group} if group else {}
     SourceOptions.parse(options)
     return options
+
+
+def with_remaining(
+    summary: Summary, name_server: str, security: Security, topics: Sequence[str], checkpoint: Path
+) -> Summary:
+    """Return the summary of a dry run: what a run would read now."""
+    left = count_remaining(name_server, security, topics, positions(checkpoint))
+    summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
+    summary.read = summary.written = sum(left.values())
+    return summary
+
+
+def read_in_batches(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    write: Callable[[DataFrame, int], None],
+    checkpoint: Path,
+    stop: Stop,
+    say: Say,
+    summary: Summary,
+) -> None:
+    """Give *write* all messages that there are now, batch by batch, and count them."""
+    stream = spark.readStream.format("rocketmq").options(**options).load()
+    writer = (
+        stream.writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+    )
+
+    def report(rows: int, progress: Mapping[str, Any]) -> None:
+        say(f"{rows:,} messages archived{lag(progress)}")
+
+    rows, _ = read_all(spark, writer.start, checkpoint, stop, report)
+    summary.read += rows
+    summary.written += rows
 
 
 def connected_cluster(name_server: str, security: Security) -> Cluster:
