@@ -13,6 +13,7 @@ Behaviour
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ogive.client import rpc
@@ -140,11 +141,16 @@ class ReceivingMethods:
         try:
             for message, handle in answer.messages:
                 ack = (topic, handle)
-                if tags is not None and message.tag not in tags:
-                    # another tag with the same hash
-                    await self._drop(session, name, ack)
-                elif message.reconsume_times >= max_attempts(group):
-                    await self._give_up(session, name, ack, message.commitlog_offset)
+                # another tag may have the same hash
+                is_other = tags is not None and message.tag not in tags
+                if is_other or message.reconsume_times >= max_attempts(group):
+                    # one that fails comes again when its lease ends
+                    with suppress(OgiveError):
+                        if is_other:
+                            await rpc.ack_message(session.link, handle.broker, name, ack)
+                        else:
+                            offset = message.commitlog_offset
+                            await _to_dead_letters(session, name, ack, offset)
                 else:
                     found.append(self._delivery(session, (name, group), ack, message, request))
         except asyncio.CancelledError:
@@ -173,20 +179,6 @@ class ReceivingMethods:
             delay_ms = _delay_ms(backoff(group[1]), message.reconsume_times + 2)
             session.renewals.add(key, topic, handle, delay_ms)
         return delivered, key, ack
-
-    async def _drop(self, session: Session, group: str, ack: Ack) -> None:
-        try:
-            await rpc.ack_message(session.link, ack[1].broker, group, ack)
-        except OgiveError:
-            # it comes again when its lease ends
-            return
-
-    async def _give_up(self, session: Session, group: str, ack: Ack, offset: int) -> None:
-        try:
-            await _to_dead_letters(session, group, ack, offset)
-        except OgiveError:
-            # as above
-            return
 
     async def _readable_broker(self, topic: str, name: str) -> str:
         """Return the named broker if it has the topic, else another one. Raises Illegal."""
@@ -304,10 +296,8 @@ def _poll_s(session: Session, request: pb.ReceiveMessageRequest, call: CallConte
     if request.HasField("long_polling_timeout"):
         poll_s: float = request.long_polling_timeout.ToMilliseconds() / 1000
     else:
-        timeout_s = REQUEST_TIMEOUT_S
-        if session.settings is not None and session.settings.HasField("request_timeout"):
-            timeout_s = session.settings.request_timeout.ToMilliseconds() / 1000
-        poll_s = left_s - timeout_s / 2
+        timeout_s = session.request_timeout_s
+        poll_s = left_s - (REQUEST_TIMEOUT_S if timeout_s is None else timeout_s) / 2
     poll_s = min(max(poll_s, MIN_POLL_S), LONG_POLLING_S)
     if poll_s > left_s:
         if left_s < MIN_POLL_S:

@@ -56,8 +56,9 @@ MAX_SESSIONS: Final = 20_000
 MAX_CLIENT_ID: Final = 255
 IDLE_S: Final = 120.0
 SWEEP_S: Final = 30.0
-# commands that a stream's reader has not taken yet
+# commands that a stream's reader has not taken yet; one may be larger
 MAX_COMMANDS: Final = 256
+MAX_COMMAND_BYTES: Final = 1024 * 1024
 MAX_QUESTIONS: Final = 64
 """Questions of tools to one client that are not answered yet."""
 CONSUMERS: Final = {
@@ -83,19 +84,19 @@ class Stream:
 
     def __init__(self) -> None:
         self._commands: deque[pb.TelemetryCommand] = deque()
+        self._bytes = 0
         self._arrived = asyncio.Event()
         self._ended: BaseException | None = None
         self._is_over = False
 
-    @property
-    def is_full(self) -> bool:
-        return self._is_over or len(self._commands) >= MAX_COMMANDS
-
     def put(self, command: pb.TelemetryCommand) -> None:
         """Raises ConnectError if the client does not read."""
-        if self.is_full:
+        size = command.ByteSize()
+        is_full = len(self._commands) >= MAX_COMMANDS or self._bytes + size > MAX_COMMAND_BYTES
+        if self._is_over or (self._commands and is_full):
             raise ConnectError("the client takes no more commands")
         self._commands.append(command)
+        self._bytes += size
         self._arrived.set()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -106,7 +107,9 @@ class Stream:
     async def commands(self) -> AsyncIterator[pb.TelemetryCommand]:
         while True:
             while self._commands:
-                yield self._commands.popleft()
+                command = self._commands.popleft()
+                self._bytes -= command.ByteSize()
+                yield command
             if self._is_over:
                 if self._ended is not None:
                     raise self._ended
@@ -120,7 +123,8 @@ class Session:
 
     def __init__(self, backend: Backend, client: ClientIdentity) -> None:
         self.client = client
-        self.settings: pb.Settings | None = None
+        # what the client allows for a request, if it has said so
+        self.request_timeout_s: float | None = None
         self.used_at = asyncio.get_running_loop().time()
         self.stream: Stream | None = None
         self.receives = 0

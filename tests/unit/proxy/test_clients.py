@@ -242,6 +242,31 @@ async def test_a_tool_has_a_client_try_a_message(sdk: Sdk, broker: Broker) -> No
         assert b"CR_LATER" in (await asking).body
 
 
+async def test_commands_that_a_client_does_not_read_hold_little_memory(
+    sdk: Sdk, broker: Broker
+) -> None:
+    await sdk.send(message("T", bytes(700_000)))
+    (record,) = [
+        part
+        for queue_id in range(4)
+        for part in broker.context.store.get("T", queue_id, 0, 1, 1 << 20).parts
+    ]
+
+    def ask() -> asyncio.Future[RemotingCommand]:
+        command = RemotingCommand(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "g"}, bytes(record)
+        )
+        return asyncio.ensure_future(member(broker).call(command, 5))
+
+    async with Telemetry(sdk) as stream:
+        await stream.settings(subscribing("T"))
+        first, second = ask(), ask()
+        with pytest.raises(ConnectError, match="takes no more commands"):
+            await second
+        assert len((await stream.next()).verify_message_command.message.body) == 700_000
+        first.cancel()
+
+
 async def test_a_question_to_a_client_without_a_stream_fails(sdk: Sdk, broker: Broker) -> None:
     request = pb.HeartbeatRequest(client_type=pb.SIMPLE_CONSUMER)
     request.group.name = "g"
