@@ -128,6 +128,17 @@ def pinned_target(topic: PendingTopic, pending: PendingSend) -> Target | None:
     return choose_queue(pending.sharding_key, topic.targets)
 
 
+def no_such_queue(topic: PendingTopic, pending: PendingSend) -> NoRoute:
+    """Return the error for a message whose queue the topic does not have."""
+    last: dict[str, int] = {}
+    for queue in sorted(topic.by_queue):
+        last[queue.broker_name] = queue.queue_id
+    there = ", ".join(
+        f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items()
+    )
+    return NoRoute(f"{pending.queue} is not a writable queue of {topic.name}, which has {there}")
+
+
 def targets_on(topic: PendingTopic, lane: Lane) -> list[Target]:
     """Return the topic's queues on that broker; none if it has left."""
     return [target for target in topic.targets or () if target.lane is lane]

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ogive.client.config import ProducerConfig
 from ogive.client.hooks import run_before
 from ogive.client.namespace import Namespace
+from ogive.client.sending.handle import KEY_BYTES
 from ogive.client.sending.pending import PendingSend
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 from ogive.model import (
@@ -114,6 +115,46 @@ def with_unique_key(key: str, text: str) -> bytes:
             f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}",
         )
     return raw
+
+
+# as long as each of them
+_SOME_KEY: Final = "0" * 32
+
+
+def stored_text(text: str) -> bytes:
+    """Return a message's properties as they are stored, without the unique key.
+
+    Raises MessageIllegal where a broker would refuse them.
+    """
+    return with_unique_key(_SOME_KEY, text)[KEY_BYTES:]
+
+
+def sharing_message(
+    given: object,
+    body: object,
+    tag: str | None,
+    keys: str | Iterable[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+) -> Message | None:
+    """Return the message that the arguments of a submit describe; None if it cannot stand in a
+    batch, or the arguments are to be refused. Raises what ``Message`` raises.
+    """
+    if type(given) is str and type(body) is bytes:
+        return Message(
+            given,
+            body,
+            tag=tag,
+            keys=as_keys(keys),
+            properties=properties or {},
+            sharding_key=sharding_key,
+        )
+    if type(given) is not Message or properties:
+        return None
+    if body is not None or tag is not None or keys != () or sharding_key is not None:
+        return None
+    alone = given.is_delayed or given.priority is not None
+    return None if alone or given.flag or not given.wait_store_ok else given
 
 
 USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)

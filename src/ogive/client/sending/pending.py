@@ -14,9 +14,11 @@ from ogive.client.sending.handle import BatchOutcome, SendHandle
 from ogive.errors import (
     BrokerBusy,
     BrokerError,
+    ConnectError,
     NoNameServer,
     OgiveError,
     ProtocolError,
+    RequestTimeout,
     SendFailed,
     SendTimeout,
     TransportError,
@@ -346,6 +348,11 @@ class PendingTopic(Inbox):
         return self.targets or ()
 
     @property
+    def ordered(self) -> list[Pump]:
+        """Return the ordered queues of the topic, those that left included."""
+        return [target.ordered for target in self.all_targets if target.ordered is not None]
+
+    @property
     def all_targets(self) -> list[Target]:
         """Return all targets, those that left included."""
         return [*self.by_queue.values(), *self.left.values()]
@@ -460,6 +467,15 @@ def outcome_of(pending: PendingSend, now: float, name_servers: object) -> OgiveE
     )
     failed.__cause__ = error
     return failed
+
+
+def held_up(target: Target) -> OgiveError:
+    """Return the reason why a message for *target* was not sent yet."""
+    if target.lane.ready() is None:
+        return ConnectError(f"no connection to {target.lane.address} yet", target.lane.address)
+    return RequestTimeout(
+        f"earlier messages for {target.queue} were still being sent, or the event loop was blocked"
+    )
 
 
 UNKNOWN: Final = "The message may or may not be stored."

@@ -40,6 +40,7 @@ from ogive.client.sending.delay_levels import LevelCheck
 from ogive.client.sending.destinations import (
     Destinations,
     Resolver,
+    no_such_queue,
     pinned_target,
     targets_on,
 )
@@ -53,6 +54,8 @@ from ogive.client.sending.in_flight import DeadlineWatch, InFlightLimit
 from ogive.client.sending.message_builder import (
     message_property_text,
     property_text,
+    sharing_message,
+    stored_text,
     with_unique_key,
 )
 from ogive.client.sending.pending import (
@@ -64,6 +67,7 @@ from ogive.client.sending.pending import (
     PendingTopic,
     Pump,
     Target,
+    held_up,
     is_final,
     may_try_again,
     outcome_of,
@@ -71,7 +75,6 @@ from ogive.client.sending.pending import (
 from ogive.errors import (
     ConnectError,
     IllegalStateError,
-    NoRoute,
     OgiveError,
     RequestTimeout,
     SendFailed,
@@ -100,8 +103,6 @@ CLOSED_MEANWHILE: Final = "the producer was closed before the message had an out
 MIN_BATCH: Final = 256
 # property texts of messages with a tag alone
 MAX_TEXTS: Final = 256
-# as long as each of them
-_SOME_KEY: Final = "0" * 32
 
 
 class NoRoom(Exception):
@@ -259,7 +260,7 @@ class Publisher:
         """
         message: Message | None = None
         if properties or type(name) is not str:
-            message = _sharing_message(name, body, tag, keys, properties, sharding_key)
+            message = sharing_message(name, body, tag, keys, properties, sharding_key)
             if message is None:
                 return None
             name, body, sharding_key = message.topic, message.body, message.sharding_key
@@ -276,7 +277,7 @@ class Publisher:
                 return None
             inbox = ordered
         if message is not None:
-            text = _stored(message_property_text(message))
+            text = stored_text(message_property_text(message))
         elif tag is None and keys == () and sharding_key is None:
             text = b""
         else:
@@ -326,7 +327,7 @@ class Publisher:
         alone = tag if keys == () and sharding_key is None and isinstance(tag, str) else None
         found = None if alone is None else self._texts.get(alone)
         if found is None:
-            found = _stored(property_text(name, body, tag, as_keys(keys), sharding_key, 0))
+            found = stored_text(property_text(name, body, tag, as_keys(keys), sharding_key, 0))
             if alone is not None:
                 if len(self._texts) >= MAX_TEXTS:
                     self._texts.clear()
@@ -376,7 +377,7 @@ class Publisher:
         """Let everything in the topic's inboxes go its way."""
         while topic.inbox:
             self.launch(topic, self.place)
-        for ordered in _ordered_queues(topic):
+        for ordered in topic.ordered:
             while ordered.inbox:
                 self.launch(ordered, ordered.take)
 
@@ -626,7 +627,7 @@ class Publisher:
     def _place_in_order(self, topic: PendingTopic, pending: PendingSend) -> None:
         pending.target = target = pinned_target(topic, pending)
         if target is None:
-            self.end(pending, _no_such_queue(topic, pending))
+            self.end(pending, no_such_queue(topic, pending))
             return
         if target.ordered is None:
             target.ordered = OrderedQueue(target, self.config, self._connector, self)
@@ -658,7 +659,7 @@ class Publisher:
                     else self.destinations.next_target(topic)
                 )
                 if target is None:
-                    raise _no_such_queue(topic, pending)
+                    raise no_such_queue(topic, pending)
                 connection = await self.client.pool.get(
                     self.client.routes.broker_address(target.queue.broker_name)
                 )
@@ -764,7 +765,7 @@ class Publisher:
                     RequestTimeout(f"no answer from {target.lane.address} within {waited:.1f} s"),
                 )
             elif target is not None and pending.error is None:
-                pending.error = target.lane.down or _held_up(target)
+                pending.error = target.lane.down or held_up(target)
             self.fail(pending)
         self.destinations.drop_finished()
 
@@ -846,7 +847,7 @@ class Publisher:
         closed = IllegalStateError(CLOSED_MEANWHILE)
         self._limit.close(closed)
         for topic in list(self._topics.values()):
-            inboxes: list[Inbox] = [topic, *_ordered_queues(topic)]
+            inboxes: list[Inbox] = [topic, *topic.ordered]
             for timer in (topic.linger, *[inbox.expiry for inbox in inboxes]):
                 if timer is not None:
                     timer.cancel()
@@ -854,62 +855,3 @@ class Publisher:
                 self.drain(inbox)
         for pending in list(self._under_way):
             self.end(pending, closed)
-
-
-def _sharing_message(
-    given: object,
-    body: object,
-    tag: str | None,
-    keys: str | Iterable[str],
-    properties: Mapping[str, str] | None,
-    sharding_key: str | None,
-) -> Message | None:
-    """Return the message that the arguments of a submit describe; None if it cannot stand in a
-    batch, or the arguments are to be refused. Raises what ``Message`` raises.
-    """
-    if type(given) is str and type(body) is bytes:
-        return Message(
-            given,
-            body,
-            tag=tag,
-            keys=as_keys(keys),
-            properties=properties or {},
-            sharding_key=sharding_key,
-        )
-    if type(given) is not Message or properties:
-        return None
-    if body is not None or tag is not None or keys != () or sharding_key is not None:
-        return None
-    alone = given.is_delayed or given.priority is not None
-    return None if alone or given.flag or not given.wait_store_ok else given
-
-
-def _stored(text: str) -> bytes:
-    """Return a message's properties as they are stored, without the unique key.
-
-    Raises MessageIllegal where a broker would refuse them.
-    """
-    return with_unique_key(_SOME_KEY, text)[KEY_BYTES:]
-
-
-def _ordered_queues(topic: PendingTopic) -> list[Pump]:
-    return [target.ordered for target in topic.all_targets if target.ordered is not None]
-
-
-def _held_up(target: Target) -> OgiveError:
-    """Return the reason why a message for *target* was not sent yet."""
-    if target.lane.ready() is None:
-        return ConnectError(f"no connection to {target.lane.address} yet", target.lane.address)
-    return RequestTimeout(
-        f"earlier messages for {target.queue} were still being sent, or the event loop was blocked"
-    )
-
-
-def _no_such_queue(topic: PendingTopic, pending: PendingSend) -> NoRoute:
-    last: dict[str, int] = {}
-    for queue in sorted(topic.by_queue):
-        last[queue.broker_name] = queue.queue_id
-    there = ", ".join(
-        f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items()
-    )
-    return NoRoute(f"{pending.queue} is not a writable queue of {topic.name}, which has {there}")
