@@ -19,7 +19,7 @@ a core then cost a fifth more.
 """
 
 ANSWER_BYTES: Final = 2 * 1024 * 1024
-"""The largest number of messages in one pull.
+"""Most bytes of messages in the answer to one pull.
 
 Twice as many bring no more rows a second; half of it adds 0.4 µs to decode a row of 1 KiB.
 """
