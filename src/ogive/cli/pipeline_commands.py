@@ -53,16 +53,9 @@ def archive(options: argparse.Namespace) -> int:
         options,
         lambda spark, stop: pipelines.archive(
             spark,
-            **_source(options),
-            topics=options.topics,
+            **_archiving(options),
             to=to,
-            group=options.group,
-            every_s=options.every,
-            max_rows=options.max_rows,
-            allow_loss=options.allow_loss,
-            dry_run=options.dry_run,
             stop=stop,
-            say=say,
         ),
         config=config,
     )
@@ -83,22 +76,29 @@ def _archive_table(options: argparse.Namespace, config: Mapping[str, str]) -> in
         options,
         lambda spark, stop: pipelines.archive_table(
             spark,
-            **_source(options),
-            topics=options.topics,
+            **_archiving(options),
             format=options.format,
             to=options.to,
             state=state,
             parse=parse,
-            group=options.group,
-            every_s=options.every,
-            max_rows=options.max_rows,
-            allow_loss=options.allow_loss,
-            dry_run=options.dry_run,
             stop=stop,
-            say=say,
         ),
         config=config,
     )
+
+
+def _archiving(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that both forms of an archive take."""
+    return {
+        **_source(options),
+        "topics": options.topics,
+        "group": options.group,
+        "every_s": options.every,
+        "max_rows": options.max_rows,
+        "allow_loss": options.allow_loss,
+        "dry_run": options.dry_run,
+        "say": say,
+    }
 
 
 def _settings(texts: Sequence[str]) -> dict[str, str]:
