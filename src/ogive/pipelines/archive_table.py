@@ -231,7 +231,9 @@ class IcebergTable(Table):
 
     def commits(self, spark: SparkSession) -> list[str]:
         found = spark.sql(
-            "SELECT coalesce(s.summary['published-wap-id'], s.summary['wap.id'], "  # noqa: S608  the name is quoted
+            # the name is quoted
+            "SELECT coalesce("  # noqa: S608
+            "s.summary['published-wap-id'], s.summary['wap.id'], "
             f"s.summary['{_BATCH}']) AS name "
             f"FROM {self.name}.history h JOIN {self.name}.snapshots s USING (snapshot_id) "
             "WHERE h.is_current_ancestor"

@@ -17,6 +17,7 @@ does with the others:
 """
 
 import json
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -152,22 +153,21 @@ def merge_changes(changes: DataFrame, table: str, keys: Sequence[str]) -> None:
         .agg(f.max_by(f.struct("image", "op"), "queueOffset").alias("newest"))
         .select("newest.image.*", f.col("newest.op").alias("_op"))
     )
-    newest.createOrReplaceTempView(_CHANGES)
+    # threads may merge in one session at the same time
+    view = f"ogive_changes_{uuid.uuid4().hex}"
+    newest.createOrReplaceTempView(view)
     names = [_quoted(name) for name in after.names]
     same = " AND ".join(f"t.{_quoted(key)} = c.{_quoted(key)}" for key in keys)
     try:
         spark.sql(
-            f"MERGE INTO {table} t USING {_CHANGES} c ON {same} "  # noqa: S608  names are quoted
+            f"MERGE INTO {table} t USING {view} c ON {same} "  # noqa: S608  names are quoted
             "WHEN MATCHED AND c._op = 'd' THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{one} = c.{one}' for one in names)} "
             f"WHEN NOT MATCHED AND c._op <> 'd' THEN INSERT ({', '.join(names)}) "
             f"VALUES ({', '.join(f'c.{one}' for one in names)})"
         )
     finally:
-        spark.catalog.dropTempView(_CHANGES)
-
-
-_CHANGES: Final = "ogive_changes"
+        spark.catalog.dropTempView(view)
 
 
 def _quoted(name: str) -> str:
