@@ -264,7 +264,7 @@ def test_a_blocked_event_loop_does_not_hold_a_send_longer_than_its_time(
         assert failure.outcome_unknown
 
 
-def test_a_refused_message_leaves_memory_at_once(broker: FakeBroker) -> None:
+def test_a_refused_message_leaves_memory_without_a_collection(broker: FakeBroker) -> None:
     with ogive.Producer(broker.address) as producer:
         producer.send("Orders", b"first")
         gc.collect()
@@ -275,7 +275,7 @@ def test_a_refused_message_leaves_memory_at_once(broker: FakeBroker) -> None:
                 with contextlib.suppress(MessageIllegal):
                     producer.send("Orders", b"x")
             producer.send("Orders", b"last")
-            left = [one for one in gc.get_objects() if isinstance(one, PendingSend)]
+            # the loop's thread may still be in the turn that answered the last two
+            until(lambda: sum(isinstance(one, PendingSend) for one in gc.get_objects()) <= 1)
         finally:
             gc.enable()
-        assert len(left) <= 1
