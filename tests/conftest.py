@@ -1,5 +1,5 @@
-"""The order in which tests run, the record of those that passed, and the broker that the
-integration suite runs on.
+"""The order in which tests run, the records of those that passed and of those that failed, and the
+broker that the integration suite runs on.
 """
 
 import itertools
@@ -190,6 +190,21 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if ran and report.when == "call" and report.passed:
         with Path(ran).open("a", encoding="utf-8") as file:
             file.write(report.nodeid + "\n")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write the tests that failed to the file that OGIVE_FAILED names, for .ci/run.
+
+    The file is empty if the run was cut short: then others may be missing.
+    """
+    failed = os.environ.get("OGIVE_FAILED")
+    if not failed or hasattr(session.config, "workerinput"):
+        return
+    names: dict[str, bool] = {}
+    if exitstatus == pytest.ExitCode.TESTS_FAILED and session.config.cache is not None:
+        names = session.config.cache.get("cache/lastfailed", {})
+    Path(failed).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ class Copy:
         return {
             name: value
             for name, value in os.environ.items()
-            if name not in ("OGIVE_FIGURES", "OGIVE_RAN", "OGIVE_CALLS")
+            if name not in ("OGIVE_FIGURES", "OGIVE_RAN", "OGIVE_FAILED", "OGIVE_CALLS")
         } | own
 
 

@@ -68,7 +68,7 @@ def environment() -> dict[str, str]:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("OGIVE_NATIVE", "OGIVE_RAN", "OGIVE_FIGURES")
+        if name not in ("OGIVE_NATIVE", "OGIVE_RAN", "OGIVE_FAILED", "OGIVE_FIGURES")
     }
     return variables | {
         "LD_PRELOAD": " ".join(map(str, libraries)),

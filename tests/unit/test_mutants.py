@@ -167,8 +167,12 @@ def test_what_a_broken_copy_measures_gets_into_no_table(monkeypatch: pytest.Monk
     with monkeypatch.context() as environment:
         environment.setenv("OGIVE_FIGURES", "figures.jsonl")
         environment.setenv("OGIVE_RAN", "ran")
+        environment.setenv("OGIVE_FAILED", "failed")
         copy = Copy(SOURCE.parent)
-        assert not {"OGIVE_FIGURES", "OGIVE_RAN"} & copy.environment(native=False).keys()
+        assert (
+            not {"OGIVE_FIGURES", "OGIVE_RAN", "OGIVE_FAILED"}
+            & copy.environment(native=False).keys()
+        )
 
 
 # --- random ones --------------------------------------------------------------------------------
