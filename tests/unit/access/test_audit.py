@@ -60,11 +60,11 @@ def test_a_line_says_what_is_different(told: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_secret_is_compared_and_not_told(told: pytest.LogCaptureFixture) -> None:
-    entry({"password": Secret("old-one")}, {"password": Secret("new-one")}, user="ann").tell(
+    entry({"password": Secret("hunter-old")}, {"password": Secret("hunter-new")}, user="ann").tell(
         ResponseCode.SUCCESS
     )
     assert lines(told) == ["10.0.0.1:5, at here: change user ann: password *** -> ***"]
-    assert "-one" not in repr(told.records[0].__dict__) + repr(Secret("one"))
+    assert "hunter" not in repr(told.records[0].__dict__) + repr(Secret("hunter"))
 
 
 def test_a_name_looks_like_nothing_else_in_its_line(told: pytest.LogCaptureFixture) -> None:
