@@ -122,7 +122,7 @@ def _print_settings(settings: Settings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingChange:
+class Difference:
     """One line of the difference, and the call that removes it; None: an earlier call does."""
 
     what: str
@@ -140,7 +140,7 @@ async def apply(options: argparse.Namespace) -> int:
     """
     topics, groups, rules = read(options.file)
     async with aio.Admin(client=client_config(options)) as admin:
-        changes: list[SettingChange] = []
+        changes: list[Difference] = []
         for name, wanted in topics.items():
             changes += await _topic_changes(admin, name, wanted)
         for name, wanted in groups.items():
@@ -157,7 +157,7 @@ async def apply(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _make(changes: list[SettingChange]) -> None:
+async def _make(changes: list[Difference]) -> None:
     done, what = 0, ""
     try:
         for change in changes:
@@ -173,7 +173,7 @@ async def _make(changes: list[SettingChange]) -> None:
         raise
 
 
-async def _topic_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[SettingChange]:
+async def _topic_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[Difference]:
     whole = wanted.get("whole_batches", False)
     settings = {key: value for key, value in wanted.items() if key != "whole_batches"}
     try:
@@ -199,13 +199,13 @@ async def _topic_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[
         return []
     rows = await admin.update_topic(name, **settings, dry_run=True)
     changes = [
-        SettingChange(f"topic {name} on {row.broker}", row.setting, row.before, row.after)
+        Difference(f"topic {name} on {row.broker}", row.setting, row.before, row.after)
         for row in rows
     ]
     return _with_call(changes, lambda: admin.update_topic(name, **settings))
 
 
-async def _group_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[SettingChange]:
+async def _group_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[Difference]:
     try:
         rows = await admin.update_group(name, **wanted, dry_run=True) if wanted else []
     except GroupNotExist:
@@ -219,7 +219,7 @@ async def _group_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[
 
         return _created(f"group {name}", wanted, make)
     changes = [
-        SettingChange(f"group {name} on {row.broker}", row.setting, row.before, row.after)
+        Difference(f"group {name} on {row.broker}", row.setting, row.before, row.after)
         for row in rows
     ]
     return _with_call(changes, lambda: admin.update_group(name, **wanted))
@@ -227,7 +227,7 @@ async def _group_changes(admin: aio.Admin, name: str, wanted: Settings) -> list[
 
 def _rule_changes(
     admin: aio.Admin, known: list[AccessRule], rules: list[AccessRule]
-) -> list[SettingChange]:
+) -> list[Difference]:
     changes = []
     for rule in rules:
         # brokers may differ
@@ -243,7 +243,7 @@ def _rule_changes(
                 return change(rule.user, rule.resource, rule.actions, source_ips=rule.source_ips)
 
             changes.append(
-                SettingChange(
+                Difference(
                     f"rule of {rule.user} on {rule.resource}",
                     "allows" if rule.allowed else "forbids",
                     " / ".join(there) or None,
@@ -262,22 +262,22 @@ def _words(rule: AccessRule) -> str:
 
 def _created(
     what: str, settings: Settings, make: Callable[[], Awaitable[object]]
-) -> list[SettingChange]:
-    rows = [SettingChange(what, name, None, value) for name, value in settings.items()]
-    return _with_call(rows or [SettingChange(what, "exists", False, True)], make)
+) -> list[Difference]:
+    rows = [Difference(what, name, None, value) for name, value in settings.items()]
+    return _with_call(rows or [Difference(what, "exists", False, True)], make)
 
 
 def _with_call(
-    changes: list[SettingChange], make: Callable[[], Awaitable[object]]
-) -> list[SettingChange]:
+    changes: list[Difference], make: Callable[[], Awaitable[object]]
+) -> list[Difference]:
     """Return the changes of one thing, of which the first makes all."""
     if not changes:
         return []
     first = changes[0]
-    return [SettingChange(first.what, first.setting, first.before, first.after, make), *changes[1:]]
+    return [Difference(first.what, first.setting, first.before, first.after, make), *changes[1:]]
 
 
-def _show(options: argparse.Namespace, changes: list[SettingChange]) -> None:
+def _show(options: argparse.Namespace, changes: list[Difference]) -> None:
     if options.json:
         for one in changes:
             print_json(

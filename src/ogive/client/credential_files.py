@@ -33,6 +33,15 @@ _NAMES: Final = {
 }
 
 
+def file_stamp(path: str) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written or replaced, or None if it does not exist."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def read_credentials(path: str) -> Credentials:
     """Read a file with lines ``accessKey: NAME`` and ``secretKey: SECRET`` (or with ``=``), as
     Apache's tools.yml. Warn once if other users can read it. Raises InvalidOption.

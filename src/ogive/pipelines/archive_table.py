@@ -269,7 +269,7 @@ TABLES: Final[Mapping[str, Callable[[str], Table]]] = {
 
 
 @dataclass(slots=True)
-class TableWriter:
+class ArchiveTable:
     """The batch function of the stream."""
 
     table: Table
@@ -443,7 +443,7 @@ def archive_table(
     if dry_run:
         return with_remaining(summary, name_server, security, topics, checkpoint)
     while True:
-        writer = TableWriter(table, checkpoint, topics, stop, summary, parse, namespace)
+        writer = ArchiveTable(table, checkpoint, topics, stop, summary, parse, namespace)
         read_in_batches(spark, options, writer.write, checkpoint, stop, say, summary)
         if stop.asked:
             summary.stopped = every_s is None

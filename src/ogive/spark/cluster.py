@@ -8,7 +8,6 @@ import asyncio
 import functools
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import (
     Awaitable,
@@ -22,13 +21,11 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ogive.client import rpc
 from ogive.client.config import MAX_TIME_S, ClientConfig
-from ogive.client.credential_files import read_credentials
+from ogive.client.credential_files import file_stamp, read_credentials
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import Portal, portal
 from ogive.client.routes import (
@@ -57,15 +54,14 @@ from ogive.model import (
     PullStatus,
     reply_topic,
 )
+from ogive.spark import marks
 from ogive.spark.cluster_options import Access
 from ogive.spark.offsets import assigned, matching
 from ogive.spark.options import Selection
-from ogive.spark.patience import PASSING, USUAL, BrokerAway, Patience
-from ogive.spark.range_reader import Fetched, Reading, deleted, record_count, removed
-from ogive.spark.ranges import ANSWER_BYTES, Chunks, Pace, QueueRange
+from ogive.spark.patience import CALL_TIMEOUT_S, USUAL, BrokerAway, Patience
+from ogive.spark.range_reader import Fetched, Reading, Throttle, deleted, record_count, removed
+from ogive.spark.ranges import ANSWER_BYTES, EVERYTHING, Chunks, Filter, Pace, QueueRange
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
-from ogive.wire.bodies.json_fields import PERM_READ
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.codes import PullSysFlag
@@ -77,7 +73,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ROUTE_AGE_S: Final = 30.0
-CALL_TIMEOUT_S: Final = 5.0
 PULL_TIMEOUT_S: Final = 20.0
 
 # limit for data that is requested and not decoded yet, estimated by the size of messages
@@ -93,40 +88,6 @@ NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
 
 # messages from which the size of a queue's messages is estimated
 SAMPLE_ROWS: Final = 32
-
-
-class Throttle:
-    """Keeps a reader at *bytes_per_s* on average, or does nothing for None.
-
-    Time that the reader spends elsewhere counts for at most a second of bytes.
-    """
-
-    def __init__(self, bytes_per_s: float | None) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._due = time.monotonic()
-
-    def wait_for(self, size: int) -> None:
-        """Sleep until *size* bytes more may have been read."""
-        if self._bytes_per_s is None:
-            return
-        now = time.monotonic()
-        self._due = max(self._due, now - 1.0) + size / self._bytes_per_s
-        time.sleep(max(0.0, self._due - now))
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Broker-side filter of a queue: an expression of tags, compared by hash code, or of SQL92."""
-
-    expression: str = "*"
-    kind: Literal["TAG", "SQL92"] = "TAG"
-
-    @property
-    def takes_all(self) -> bool:
-        return self.expression == "*"
-
-
-EVERYTHING: Final = Filter()
 
 
 class DelayLimits(NamedTuple):
@@ -160,19 +121,10 @@ def connect(access: Access) -> "Cluster":
     """Return new connections to a cluster. Raises InvalidOption for a file that cannot be read."""
     settings = ClientConfig(request_timeout_s=CALL_TIMEOUT_S, route_period_s=MAX_TIME_S)
     credentials = access.credentials_file
-    stamp = None if credentials is None else _stamp(credentials)
+    stamp = None if credentials is None else file_stamp(credentials)
     client, loop = ClientInstance(access.client(settings)), portal()
     loop.call(client.start())
     return Cluster(client, loop, credentials, stamp)
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written or replaced, or None if it does not exist."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Cluster:
@@ -215,7 +167,7 @@ class Cluster:
         A file that cannot be read is logged; the credentials stay as they were.
         """
         path = self._credentials_file
-        if path is None or (stamp := _stamp(path)) == self._stamp:
+        if path is None or (stamp := file_stamp(path)) == self._stamp:
             return
         self._stamp = stamp
         try:
@@ -337,9 +289,6 @@ class Cluster:
         """Store *number* in this way at every broker.
 
         Creates *topic* if it is missing. Raises OgiveError if no broker accepts it.
-
-        The topic is read-only: ogive's broker accepts an offset beyond the end of a queue only if
-        the queue can get no messages.
         """
         self._portal.call(self._mark(group, topic, number))
 
@@ -355,64 +304,12 @@ class Cluster:
         return masters
 
     async def _marks(self, group: str, topic: str) -> dict[str, int]:
-        async def ask(name: str, address: str) -> int | None:
-            try:
-                queue = MessageQueue(topic, name, 0)
-                return await rpc.query_consumer_offset(
-                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
-                )
-            except (GroupNotExist, TopicNotExist):
-                return None
-            except PASSING as exc:
-                log.warning(
-                    "broker %s did not return the offsets of group %s: %s", name, group, exc
-                )
-                return None
-
         masters = await self._insist(topic, self._masters)
-        answers = await asyncio.gather(*(ask(name, address) for name, address in masters.items()))
-        return {
-            name: number
-            for name, number in zip(masters, answers, strict=True)
-            if number is not None
-        }
+        return await marks.read(self.pool, masters, group, topic)
 
     async def _mark(self, group: str, topic: str, number: int) -> None:
-        async def tell(name: str, address: str) -> None:
-            queue = MessageQueue(topic, name, 0)
-            try:
-                await rpc.update_consumer_offset(
-                    self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S
-                )
-                kept = await rpc.query_consumer_offset(
-                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
-                )
-                if kept == number:
-                    return
-            except (GroupNotExist, TopicNotExist):
-                pass
-            # It does not exist yet; or it is writable, as that of an earlier release may be, and
-            # then the number is acknowledged but not stored.
-            await rpc.create_topic(
-                self.pool,
-                address,
-                TopicConfig(name=topic, read_queues=1, write_queues=1, perm=PERM_READ),
-            )
-            await rpc.create_group(self.pool, address, SubscriptionGroupConfig(name=group))
-            await rpc.update_consumer_offset(
-                self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S
-            )
-
         async def tell_all() -> None:
-            masters = await self._masters()
-            outcomes = await asyncio.gather(
-                *(tell(name, address) for name, address in masters.items()), return_exceptions=True
-            )
-            failures = [outcome for outcome in outcomes if outcome is not None]
-            for failure in failures:
-                if not isinstance(failure, OgiveError) or len(failures) == len(masters):
-                    raise failure
-                log.warning("could not report progress to a broker: %s", failure)
+            await marks.store(self.pool, await self._masters(), group, topic, number)
 
         await self._insist(topic, tell_all)
 

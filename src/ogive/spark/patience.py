@@ -29,6 +29,9 @@ RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
 Longer outages end the task; Spark then tries the task again.
 """
 
+CALL_TIMEOUT_S: Final = 5.0
+"""Time within which a broker or name server answers one try of a call."""
+
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 

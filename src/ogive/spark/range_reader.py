@@ -5,6 +5,7 @@ Each message is returned once, however the broker divides its answers.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -15,6 +16,25 @@ from ogive.model import MessageQueue, PullStatus
 from ogive.spark.ranges import Chunks, QueueRange
 
 log = logging.getLogger(__name__)
+
+
+class Throttle:
+    """Keeps a reader at *bytes_per_s* on average, or does nothing for None.
+
+    Time that the reader spends elsewhere counts for at most a second of bytes.
+    """
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._due = time.monotonic()
+
+    def wait_for(self, size: int) -> None:
+        """Sleep until *size* bytes more may have been read."""
+        if self._bytes_per_s is None:
+            return
+        now = time.monotonic()
+        self._due = max(self._due, now - 1.0) + size / self._bytes_per_s
+        time.sleep(max(0.0, self._due - now))
 
 
 def shrunk(queue: MessageQueue, end: int, position: int) -> DataLoss:

@@ -4,7 +4,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from ogive.model import MessageQueue
 
@@ -47,6 +47,21 @@ class QueueRange:
     @property
     def offsets(self) -> range:
         return range(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Broker-side filter of a queue: an expression of tags, compared by hash code, or of SQL92."""
+
+    expression: str = "*"
+    kind: Literal["TAG", "SQL92"] = "TAG"
+
+    @property
+    def takes_all(self) -> bool:
+        return self.expression == "*"
+
+
+EVERYTHING: Final = Filter()
 
 
 @dataclass(frozen=True, slots=True)

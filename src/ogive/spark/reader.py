@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.spark.cluster import SAMPLE_ROWS, Cluster, Filter, cluster
+from ogive.spark.cluster import SAMPLE_ROWS, Cluster, cluster
 from ogive.spark.compat import (
     ReadAllAvailable,
     ReadLimit,
@@ -65,6 +65,7 @@ from ogive.spark.options import SourceOptions
 from ogive.spark.patience import BrokerAway, Patience
 from ogive.spark.range_reader import SETTLE_S, data_loss, deleted, made_anew, removed, shrunk
 from ogive.spark.ranges import (
+    Filter,
     Pace,
     QueueRange,
     admit,

@@ -16,9 +16,9 @@ from ogive.client.namespace import Namespace
 from ogive.errors import InvalidOption, OgiveError
 from ogive.pipelines import Stop, Summary
 from ogive.pipelines.archive_table import (
+    ArchiveTable,
     Table,
     TableBatch,
-    TableWriter,
     check_owner,
     owner_property,
 )
@@ -125,10 +125,10 @@ def write(
     table: MemoryTable, rows: Rows, checkpoint: Path, monkeypatch: Any, number: int = 1
 ) -> None:
     """Write the batch that is planned, as Spark lets a new run do it."""
-    monkeypatch.setattr(sys.modules[TableWriter.__module__], "f", SimpleNamespace(col=Condition))
+    monkeypatch.setattr(sys.modules[ArchiveTable.__module__], "f", SimpleNamespace(col=Condition))
     batch: Any = SimpleNamespace(sparkSession=SimpleNamespace(table=lambda _: rows))
     summary = Summary("archive")
-    writer = TableWriter(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
+    writer = ArchiveTable(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
     writer.write(batch, number)
 
 

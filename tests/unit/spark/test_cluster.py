@@ -23,17 +23,16 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue, PullStatus
 from ogive.spark.cluster import (
-    EVERYTHING,
     IN_FLIGHT_BYTES,
     Cluster,
-    Throttle,
     cluster,
     connect,
 )
 from ogive.spark.cluster_options import Access
 from ogive.spark.dedup import TopicInDoubt, ends, stored_keys
 from ogive.spark.patience import DOUBTFUL, BrokerAway, Patience
-from ogive.spark.ranges import ANSWER_BYTES, Pace, QueueRange
+from ogive.spark.range_reader import Throttle
+from ogive.spark.ranges import ANSWER_BYTES, EVERYTHING, Pace, QueueRange
 from ogive.testing.fake_broker import FakeBroker
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
