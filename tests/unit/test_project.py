@@ -302,7 +302,7 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(
         assert first.stderr.readline() == "begun\n"
         os.killpg(first.pid, signal.SIGINT)
         # returns when the last process that holds the pipe is gone, also the waiting one
-        _, errors = first.communicate(timeout=30)
+        _, errors = first.communicate(timeout=60)
     assert first.returncode == 130
     assert errors == "setup: interrupted; the same command makes .venv whole\n"
     assert not list(tmp_path.glob("tmp.*"))

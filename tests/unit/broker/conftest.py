@@ -83,7 +83,7 @@ async def not_reading(client: RawClient, server: Broker, limit: int) -> AsyncIte
     transport.pause_reading()
     yield
     (connection,) = server.context.born_hosts
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not server.context.slow_readers.must_wait(connection):
             await asyncio.sleep(0)
     for _ in range(100):

@@ -14,7 +14,7 @@ from ogive.wire.bodies.stats import kv_table_dumps
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @dataclass

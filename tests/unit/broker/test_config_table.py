@@ -28,7 +28,7 @@ class SlowTable(JsonTable):
         self.error: OSError | None = None
 
     def save(self, value: dict[str, Any]) -> None:
-        assert self.go.wait(20.0)
+        assert self.go.wait(60.0)
         if self.error is not None:
             raise self.error
         self.threads.add(threading.get_ident())
@@ -82,7 +82,7 @@ async def test_a_change_is_written_in_the_background_without_anybody_waiting(
     writer, state = writer_of(table)
     state["n"] = 7
     writer.start()
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60):
         while writer.unsaved:
             await asyncio.sleep(0)
     assert table.saved == [{"n": 7}]

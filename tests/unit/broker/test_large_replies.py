@@ -67,12 +67,12 @@ class Slow:
         self.disk.forget()
 
     async def until_asked(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self.disk.waiting:
                 await asyncio.sleep(0)
 
     async def read_until(self, *answers: "asyncio.Future[Any]") -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not all(answer.done() for answer in answers):
                 self.disk.bring_in()
                 await asyncio.sleep(0)
@@ -318,7 +318,7 @@ async def test_a_listing_ends_where_memory_holds_nothing_that_was_read(
     in_memory = await client.ok(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
     forgets_at_once(server, monkeypatch)
     monkeypatch.setattr(server.context.store, "waiting", None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answer = await client.ok(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
     assert answer.body == in_memory.body
     while server.context._tasks:
@@ -333,7 +333,7 @@ async def test_a_listing_that_needs_more_than_is_kept_waits_for_the_disk_at_last
     monkeypatch.setattr(file_reader, "MAX_KEPT_BYTES", 0)
     monkeypatch.setattr(large_replies, "MAX_TRIES", 6)
     looked_for = forgets_at_once(server, monkeypatch)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answer = await client.ok(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
     assert answer.body == in_memory.body
     assert len(looked_for) == 6 * QUEUES

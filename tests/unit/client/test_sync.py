@@ -78,7 +78,7 @@ def test_the_client_works_without_what_windows_lacks(broker: FakeBroker) -> None
         server = sys.argv[1]
         with ogive.Producer(server) as producer, ogive.PushConsumer(bill, name_server=server):
             producer.send("Orders", b"")
-            print(came.wait(20))
+            print(came.wait(60))
         pulling = {"group": "pulling", "start": "earliest", "name_server": server}
         with ogive.PullConsumer("Orders", **pulling) as consumer:
             print(len(consumer.poll(20)))

@@ -175,7 +175,7 @@ class Telemetry:
         self._sent.put_nowait(command)
 
     async def next(self) -> pb.TelemetryCommand:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             command: pb.TelemetryCommand = await anext(self._commands)
             return command
 

@@ -133,5 +133,5 @@ def test_sigterm_flushes_and_ends_the_process() -> None:
     assert process.stdout is not None
     assert [process.stdout.readline(), process.stdout.readline()] == ["stored 5\n", "ready\n"]
     os.kill(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=30)[0] == "stored 6\n"
+    assert process.communicate(timeout=60)[0] == "stored 6\n"
     assert process.returncode == -signal.SIGTERM

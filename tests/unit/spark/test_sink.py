@@ -196,13 +196,13 @@ async def test_a_task_may_come_to_a_new_topic_while_it_is_looked_up_what_is_stor
 
     def stored_keys(_: object, topic: str, *__: object) -> set[str]:
         looks.set()
-        added.wait(10)
+        added.wait(60)
         return {f"key of {topic}"}
 
     monkeypatch.setattr(sink, "stored_keys", stored_keys)
     begins: dict[str, Positions] = {"Bills": {}}
     recall = asyncio.create_task(sink._recall(cast(Cluster, None), begins))
-    await asyncio.to_thread(looks.wait, 10)
+    await asyncio.to_thread(looks.wait, 60)
     begins["Parcels"] = {}
     added.set()
     assert await recall == {"key of Bills"}

@@ -30,7 +30,7 @@ class Context:
         self._cancelled.set()
 
     def job(self) -> None:
-        if not self._cancelled.wait(20):
+        if not self._cancelled.wait(60):
             raise AssertionError("nobody cancelled the job")
         raise PySparkException("Job 1 cancelled")
 

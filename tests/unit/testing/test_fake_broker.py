@@ -30,7 +30,7 @@ async def test_what_is_sent_is_delivered_and_every_request_is_recorded_with_its_
             aio.PushConsumer(bill, name_server=broker.address),
         ):
             await producer.send("Orders", b"4711")
-            await asyncio.wait_for(got.wait(), 10)
+            await asyncio.wait_for(got.wait(), 60)
             assert broker.connections
         (sent,) = broker.of(SEND)
         assert (sent.body, broker.bodies("Orders")) == (b"4711", {0: [b"4711"]})

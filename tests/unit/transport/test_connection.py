@@ -80,7 +80,7 @@ async def test_a_closed_connection_is_freed_at_once(server: Server, by_us: bool)
         await connection.wait_closed()
         await served.wait_closed()
         del connection, served
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(60):
             while any(one() is not None for one in both):
                 await asyncio.sleep(0)
     finally:
@@ -92,7 +92,7 @@ async def test_a_connection_that_sent_what_is_no_frame_is_freed_at_once(server: 
     gc.disable()
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(60):
             while not server.connections:
                 await asyncio.sleep(0)
             served = weakref.ref(next(iter(server.connections)))
@@ -153,7 +153,7 @@ async def test_a_call_without_answer_times_out_and_says_that_the_outcome_is_unkn
 async def test_a_peer_that_stays_silent_counts_as_dead_when_calls_time_out(server: Server) -> None:
     """However short their own timeouts are."""
     connection = await connect("127.0.0.1", server.port, limits=Limits(silence_s=0.1))
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60):
         while not connection.closed:
             with pytest.raises(RequestTimeout):
                 await connection.call(RemotingCommand(2), 0.03)
@@ -360,7 +360,7 @@ async def test_a_pool_is_closed_in_time_although_a_peer_takes_nothing_more(
     pool = ConnectionPool()
     connection = await pool.get(f"127.0.0.1:{listening.sockets[0].getsockname()[1]}")
     connection.write(bytes(32 * 1024 * 1024))
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60):
         await pool.close()
         await connection.wait_closed()
     accepted[0].abort()
@@ -392,7 +392,7 @@ async def test_first_frame_must_come_in_time(caplog: pytest.LogCaptureFixture) -
     server = Server(echo, limits=ServerLimits(first_frame_s=0.05))
     await server.start()
     connection = await connect("127.0.0.1", server.port)
-    await asyncio.wait_for(connection.wait_closed(), 10)
+    await asyncio.wait_for(connection.wait_closed(), 60)
     assert "no whole frame within 0.05 s" in caplog.text
     await server.stop()
 
@@ -404,7 +404,7 @@ async def sends_half(server: Server, buffered: int) -> Connection:
     """Its frame arrives up to the middle; *buffered* are the bytes of all half frames then."""
     connection = await connect("127.0.0.1", server.port)
     connection.write(FRAME[:50_000])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while server._read_buffer_bytes < buffered:
             await asyncio.sleep(0)
     return connection
@@ -418,9 +418,9 @@ async def test_half_frames_of_all_connections_share_one_budget(
     await server.start()
     holders = [await sends_half(server, 50_000), await sends_half(server, 100_000)]
     client = await sends_half(server, 100_000)
-    await asyncio.wait_for(holders[0].wait_closed(), 10)
+    await asyncio.wait_for(holders[0].wait_closed(), 60)
     client.write(FRAME[50_000:])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not client.received_frames:
             await asyncio.sleep(0)
     assert not holders[1].closed
@@ -443,7 +443,7 @@ async def test_connections_that_access_control_let_nothing_through_of_share_less
     await known.call(RemotingCommand(5), 10.0)
     known.write(FRAME[:50_000])
     strangers = [await sends_half(server, 100_000), await sends_half(server, 100_000)]
-    await asyncio.wait_for(strangers[0].wait_closed(), 10)
+    await asyncio.wait_for(strangers[0].wait_closed(), 60)
     assert not known.closed
     assert not strangers[1].closed
     for connection in (*strangers, known):
@@ -464,7 +464,7 @@ async def test_a_frame_that_stops_arriving_ends_its_connection_however_much_of_i
     connection = await connect("127.0.0.1", server.port)
     await connection.call(RemotingCommand(1), 10.0)
     connection.write(FRAME[:50_000])
-    await asyncio.wait_for(connection.wait_closed(), 10)
+    await asyncio.wait_for(connection.wait_closed(), 60)
     assert "its frame arrives too slowly" in caplog.text
     await server.stop()
 
@@ -475,7 +475,7 @@ async def test_a_connection_that_ends_inside_a_read_leaves_nothing_in_the_budget
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     no_header = (5).to_bytes(4) + b"\0\0\0\x01x"
     writer.write(no_header + (1000).to_bytes(4) + bytes(500))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not server.connections:
             await asyncio.sleep(0)
         while server.connections:
@@ -490,7 +490,7 @@ async def test_connections_per_address_are_limited(caplog: pytest.LogCaptureFixt
     first = await connect("127.0.0.1", server.port)
     await first.call(RemotingCommand(1), 5.0)
     second = await connect("127.0.0.1", server.port)
-    await asyncio.wait_for(second.wait_closed(), 10)
+    await asyncio.wait_for(second.wait_closed(), 60)
     assert (await first.call(RemotingCommand(1), 5.0)).code == ResponseCode.SUCCESS
     first.close()
     await server.stop()
@@ -538,7 +538,7 @@ async def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_the_rest_is_not
     _, writer = await deaf_peer(
         server, b"".join(encode_command(RemotingCommand(1, opaque=i)) for i in range(1000))
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not HELD or server.connections:
             await asyncio.sleep(0.01)
     assert len(HELD) < 50
@@ -559,7 +559,7 @@ async def test_a_closed_connection_counts_until_its_socket_is_gone_and_goes_afte
     await server.start()
     requests = b"".join(encode_command(RemotingCommand(1, opaque=i)) for i in range(12))
     _, writer = await deaf_peer(server, requests + b"no frame at all!")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not HELD or not HELD[0][0].closed:
             await asyncio.sleep(0)
         assert len(server.connections) == 1

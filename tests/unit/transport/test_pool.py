@@ -15,7 +15,7 @@ from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.signing import Credentials
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 ECHO, HELD = 1, 2
 CREDENTIALS = Credentials(access_key="ann", secret_key="secret12")
 

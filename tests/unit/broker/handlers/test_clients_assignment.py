@@ -116,7 +116,7 @@ async def test_the_loop_turns_between_answers_whose_routes_came_together(
     for _ in range(30):
         await asyncio.sleep(0)
     came.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not all(answer.done() for answer in answers):
             await asyncio.sleep(0)
             turns += 1
@@ -157,7 +157,7 @@ async def test_the_mode_of_a_group(
     )
     await client.heartbeat("c1", "G", "T")
     body = dumps({"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body)
     assert (answer.code, bool(answer.remark)) == (code, code != ResponseCode.SUCCESS)
 

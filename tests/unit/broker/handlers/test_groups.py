@@ -249,7 +249,7 @@ async def test_the_loop_turns_between_deletions_that_waited_for_one_save(
     for _ in range(30):
         await asyncio.sleep(0)
     saved.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not all(answer.done() for answer in answers):
             await asyncio.sleep(0)
             turns += 1

@@ -180,7 +180,7 @@ class ColdDisk:
         bring_in = store.bring_in
 
         def slowly(place: Place) -> bytes:
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
             data = bring_in(place)
             self.brought_in.append(place)
             self._read_before.add(place.path.parent.name)
@@ -301,6 +301,6 @@ async def test_broker_stops_while_reads_wait(
             await asyncio.sleep(0.01)
         threading.Timer(0.2, disk.gate.set).start()
         await server.stop()
-        await asyncio.wait([waiting], timeout=10)
+        await asyncio.wait([waiting], timeout=60)
         assert waiting.done()
         waiting.exception()

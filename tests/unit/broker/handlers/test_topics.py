@@ -580,7 +580,7 @@ async def test_the_loop_turns_between_topics_that_are_cleaned(
     monkeypatch.setattr(ctx.slices, "_now", lambda: now)
     monkeypatch.setattr(ctx.store.topics, "delete", delete_topic)
     answer = client.start(RequestCode.CLEAN_UNUSED_TOPIC)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not answer.done():
             await asyncio.sleep(0)
             turns += 1

@@ -58,7 +58,7 @@ async def test_nothing_is_lost_by_going_back_and_forth(
             done |= await take(client, chance)
         if turn % 5 > 1:
             done |= await pull(another)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while sent - done:
             done |= await pull(client)
             await asyncio.sleep(0.01)

@@ -105,7 +105,7 @@ def test_a_dropped_queue_holds_nothing_and_stays_dropped() -> None:
 
 async def test_who_waits_for_room_is_woken_by_an_ack_and_by_the_end() -> None:
     process_queue = filled(3)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         waiter = asyncio.create_task(process_queue.changed(60))
         await asyncio.sleep(0)
         process_queue.ack([3])

@@ -21,7 +21,7 @@ async def test_a_stop_that_waits_says_for_what(
 
     def sleep(_: int) -> None:
         begun.set()
-        blocked.wait(20)
+        blocked.wait(60)
 
     async def sleep_here(_: int) -> None:
         begun.set()
@@ -40,8 +40,8 @@ async def test_a_stop_that_waits_says_for_what(
     while not begun.is_set():
         await asyncio.sleep(0.01)
     with caplog.at_level(logging.WARNING):
-        stopping = asyncio.ensure_future(one.stop(20.0))
-        while "waiting up to 20 s for 1 listener calls" not in caplog.text:
+        stopping = asyncio.ensure_future(one.stop(60.0))
+        while "waiting up to 60 s for 1 listener calls" not in caplog.text:
             assert not stopping.done()
             await asyncio.sleep(0.01)
     blocked.set()
