@@ -74,7 +74,11 @@ def properties_of(shape: Shape, number: int) -> dict[str, str]:
     max_examples=3,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.data_too_large,
+        HealthCheck.too_slow,
+    ],
 )
 @given(st.lists(SHAPES, min_size=8, max_size=24))
 @example(WORST)
