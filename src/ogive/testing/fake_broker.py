@@ -105,7 +105,7 @@ def message(
 
 
 # limit of a wait for an expected request
-WAIT_S: Final = 5.0
+WAIT_S: Final = 60.0
 # between two looks at leases that end
 LOOK_S: Final = 0.01
 
