@@ -19,7 +19,7 @@ def interrupting(test: Any) -> Any:
 
     The interpreter reports an interrupt of a finalizer, and goes on.
     """
-    test = pytest.mark.timeout(method="thread")(test)
+    test = pytest.mark.usefixtures("collected")(pytest.mark.timeout(method="thread")(test))
     return pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")(test)
 
 
