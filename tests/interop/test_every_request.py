@@ -191,7 +191,7 @@ class Peer:
         for queue in range(QUEUES):
             for _ in range(EACH):
                 await client.send(TOPIC, b"reading", queue=queue)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while (answer := await client.pull(GROUP, TOPIC, 0, queue=queue)).code or len(
                     messages(answer)
                 ) < EACH:

@@ -65,7 +65,7 @@ def test_a_batch_is_acknowledged_by_one_request(client: PopClient) -> None:
     client.send(20)
     found: list[dict[str, Any]] = []
     while len(found) < 20:
-        found += client.pop(invisible=4_000)
+        found += client.pop(invisible=12_000)
     assert sorted(texts(found)) == sorted(sent)
     done, left = found[::2], found[1::2]
     client.call("batchAck", handles=",".join(message["handle"] for message in done))
@@ -134,11 +134,9 @@ def test_a_change_gives_a_handle_that_can_be_acknowledged(client: PopClient) -> 
     client.send(1)
     (message,) = client.pop()
     (changed,) = client.call("change", handle=message["handle"], invisible=1_000)
-    begun = time.monotonic()
     (again,) = client.pop(poll=30_000)
     assert again["reconsumeTimes"] == 1
     assert again["id"] == message["id"]
-    assert time.monotonic() - begun < 30
     assert changed["handle"] != message["handle"]
     (longer,) = client.call("change", handle=again["handle"], invisible=60_000)
     client.ack({"handle": longer["handle"]})
@@ -186,7 +184,7 @@ def test_the_highest_priority_comes_first(ogive_broker: Broker, topic: str, grou
         assert sent["queueId"] == min(priority, QUEUES - 1)
     (failed,) = client.pop(max=1, invisible=1_000)
     assert (failed["priority"], failed["queueId"]) == (3, 3)
-    time.sleep(1.2)
+    time.sleep(3.0)
     found = client.pop()
     assert [message["priority"] for message in found] == [7, 2, 1, 0, 3]
     assert [message["reconsumeTimes"] for message in found] == [0, 0, 0, 0, 1]

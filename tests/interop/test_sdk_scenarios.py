@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.sdk, pytest.mark.waits(240)]
 FULL = 4 * 1024 * 1024
 MAX_WAIT_S = 60.0
 # after a restart of the server
-AGAIN_S = 15.0
+AGAIN_S = 60.0
 ROOT = ("root", "root-secret-0815")
 
 _GO_FIFO = "the SDK goes on with the next message while one is tried again"
@@ -423,7 +423,7 @@ def test_with_remoting_clients(client: Client) -> None:
 
 
 def test_restart(client: Client) -> None:
-    """Send and receive again within 15 s after a restart of the server
+    """Send and receive again within a minute after a restart of the server
 
     The clients work while it goes down, and are not started again.
     """

@@ -112,7 +112,7 @@ def test_error_reaches_every_waiting_put(tmp_path: Path) -> None:
     driver.put(message("first"))
     gate.open.clear()
     on_its_way = driver.post(message("on its way"))
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     answers: list[Any] = [driver.post(message(f"waiting {i}")) for i in range(20)]
     fail = FailFrom("fdatasync", "commitlog", nth=0, times=1)
     fail.armed = True
@@ -222,7 +222,7 @@ def seen_before_durable(
         gate.reached.clear()
         key = f"UNIQ_KEY\x01ID{i}\x02".encode()
         answers = driver.post(message(f"{i}", properties=key), message(f"{i} too", properties=key))
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(60)
         driver.settle()
         store = driver.store
         early += found_by_key(store, f"ID{i}") > 0
@@ -324,13 +324,13 @@ def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Pat
         with pytest.raises(StoreLocked, match="in use by another process"):
             MessageStore.open(small(tmp_path))
         holder.kill()
-        holder.wait(10)
+        holder.wait(60)
         with Driver(small(tmp_path)) as driver:
             driver.put(message("mine now"))
             assert driver.bodies() == [b"mine now"]
     finally:
         holder.kill()
-        holder.wait(10)
+        holder.wait(60)
         holder.stdin.close()
         holder.stdout.close()
 
