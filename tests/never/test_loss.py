@@ -32,7 +32,7 @@ from tests.never.scene import (
     until,
 )
 
-HASTY = ClientConfig(request_timeout_s=0.15)
+HASTY = ClientConfig(request_timeout_s=0.4)
 
 
 def of_queue(answer: Any, queue_id: int) -> Any:
@@ -95,7 +95,7 @@ async def test_case_1_a_failed_offset_query_never_becomes_no_offset(
                 pull_retry_s=0.02,
                 persist_period_s=0.05,
             )
-            client = ClientConfig(name_server=scene.broker.address, request_timeout_s=0.15)
+            client = ClientConfig(name_server=scene.broker.address, request_timeout_s=0.4)
             async with aio.PullConsumer(
                 TOPIC, group=GROUP, start="earliest", config=config, client=client
             ) as pulling:

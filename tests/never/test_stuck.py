@@ -285,7 +285,7 @@ async def test_case_18_a_broker_at_a_new_address_new_queues_and_a_new_broker_nee
 @pytest.mark.kills("case 18: a silent connection is kept")
 async def test_case_18_a_link_that_swallows_everything_is_replaced(scene: Scene) -> None:
     """No reset comes: calls end by their own timeouts, and the next ones get a fresh connection."""
-    config = ProducerConfig(send_timeout_s=0.5)
+    config = ProducerConfig(send_timeout_s=1.0)
     async with aio.Producer(scene.broker.address, config=config) as producer:
         await producer.send(TOPIC, b"1")
         address = scene.broker.address

@@ -198,7 +198,7 @@ async def test_a_dead_and_a_silent_name_server_hold_up_no_other(
     await dead.start()
     await dead.stop()
     with caplog.at_level(logging.WARNING):
-        registration = await register(dead, silent, good, timeout_s=0.05)
+        registration = await register(dead, silent, good, timeout_s=0.5)
     warnings = sorted(
         record.getMessage() for record in caplog.records if record.name.endswith("registration")
     )
@@ -293,7 +293,7 @@ async def test_a_broker_takes_its_leave_also_of_a_name_server_that_says_nothing(
     register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer]
 ) -> None:
     good, silent = servers
-    registration = await register(*servers, timeout_s=0.05)
+    registration = await register(*servers, timeout_s=0.5)
     silent.answers = False
     await registration.stop()
     assert good.codes()[-1] == RequestCode.UNREGISTER_BROKER

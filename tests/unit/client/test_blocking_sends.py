@@ -96,7 +96,7 @@ def test_errors_say_what_became_of_the_message(broker: FakeBroker) -> None:
             producer.send("Orders", b"")
             broker.script(SEND, script)
             with pytest.raises(OgiveError) as caught:
-                producer.send("Orders", b"x", timeout_s=0.05 if script is SILENT else WAIT_S)
+                producer.send("Orders", b"x", timeout_s=0.5 if script is SILENT else WAIT_S)
             assert producer.in_flight == 0
             assert isinstance(caught.value, BrokerError) != caught.value.outcome_unknown
             found.append(str(caught.value).partition(" within ")[0])
@@ -136,7 +136,7 @@ def test_flush_and_close_wait_for_the_outcome(broker: FakeBroker, end: str) -> N
 
 def test_close_waits_until_the_time_of_a_send_is_up(broker: FakeBroker) -> None:
     client = ogive.ClientConfig(name_server=broker.address)
-    config = ProducerConfig(send_timeout_s=0.3)
+    config = ProducerConfig(send_timeout_s=1.0)
     with ogive.Producer(client=client, config=config) as producer:
         broker.hold(SEND)
         errors: list[OgiveError] = []

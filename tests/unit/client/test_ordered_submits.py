@@ -136,7 +136,7 @@ async def test_messages_that_wait_behind_others_of_their_queue_end_in_time() -> 
         FakeBroker({"Orders": 1}) as broker,
         aio.Producer(broker.address, config=config) as producer,
     ):
-        await producer.send("Orders", b"0", queue=Q0)
+        await producer.send("Orders", b"0", queue=Q0, timeout_s=20.0)
         broker.script(SEND, SILENT)
         patient = await producer.submit("Orders", b"1", queue=Q0, timeout_s=1.0)
         await broker.received(SEND, 2)
@@ -145,7 +145,7 @@ async def test_messages_that_wait_behind_others_of_their_queue_end_in_time() -> 
             await behind
         with pytest.raises(SendTimeout):
             await patient
-        assert (await (await producer.submit("Orders", b"3", queue=Q0))).queue_offset == 1
+        assert (await producer.send("Orders", b"3", queue=Q0, timeout_s=20.0)).queue_offset == 1
 
 
 async def test_a_refused_batch_of_a_key_goes_message_by_message_in_order() -> None:

@@ -478,9 +478,9 @@ async def test_each_message_of_a_run_keeps_its_own_deadline() -> None:
     async with producing("Orders") as (producer, [broker]):
         await producer.send("Orders", b"0", sharding_key="a")
         broker.script(SEND, SILENT)
-        on_its_way = await producer.submit("Orders", b"1", sharding_key="a", timeout_s=0.3)
-        waiting = await producer.submit("Orders", b"2", sharding_key="a", timeout_s=0.1)
-        patient = await producer.submit("Orders", b"3", sharding_key="a")
+        on_its_way = await producer.submit("Orders", b"1", sharding_key="a", timeout_s=0.8)
+        waiting = await producer.submit("Orders", b"2", sharding_key="a", timeout_s=0.3)
+        patient = await producer.submit("Orders", b"3", sharding_key="a", timeout_s=WAIT_S)
         with pytest.raises(SendTimeout, match="after 1 try on 1 broker"):
             await on_its_way
         with pytest.raises(
@@ -594,11 +594,12 @@ async def test_the_number_of_tries_is_what_was_configured() -> None:
 async def test_a_busy_broker_is_asked_again_as_long_as_the_budget_lasts(key: str | None) -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.script(SEND, *[BUSY] * 4)
-        assert (await producer.send("Orders", b"", sharding_key=key)).queue_offset == 0
+        sent = await producer.send("Orders", b"", sharding_key=key, timeout_s=WAIT_S)
+        assert sent.queue_offset == 0
         assert len(broker.of(SEND)) == 5
         broker.on(SEND, BUSY)
         with pytest.raises(
-            SendFailed, match=r"tries on 1 broker within 0\.\d s; at last: .* SYSTEM_BUSY"
+            SendFailed, match=r"tries on 1 broker within \d\.\d s; at last: .* SYSTEM_BUSY"
         ):
             # tries after 0, 0.1 and 0.3 s: none is under way then
             await producer.send("Orders", b"", sharding_key=key, timeout_s=0.5)
@@ -714,9 +715,9 @@ async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
         started = loop.time()
         with pytest.raises(
             SendTimeout,
-            match=r"no answer from broker-. \(127.* within 0\.\d s after 1 try on 1 broker",
+            match=r"no answer from broker-. \(127.* within \d+\.\d s after 1 try on 1 broker",
         ):
-            await producer.send("Orders", b"1", timeout_s=0.2)
+            await producer.send("Orders", b"1", timeout_s=1.0)
         assert loop.time() - started < WAIT_S
         assert sum(len(broker.of(SEND)) for broker in brokers) == 1 + len(brokers)
 
@@ -762,7 +763,8 @@ async def test_a_patient_message_outlives_the_route_lookup_of_an_impatient_one()
         broker.hold(RequestCode.GET_ROUTEINFO_BY_TOPIC)
         impatient = await producer.submit("Orders", b"1", timeout_s=0.2)
         patient = await producer.submit("Orders", b"2")
-        with pytest.raises(NoNameServer):
+        # whichever notices it first: the lookup, or the end of the message's time
+        with pytest.raises((NoNameServer, SendFailed), match="no name server answered"):
             await impatient
         broker.release(RequestCode.GET_ROUTEINFO_BY_TOPIC)
         await patient
@@ -786,7 +788,7 @@ async def test_a_name_server_is_waited_for_as_long_as_the_message_may_wait() -> 
 async def test_a_silent_name_server_is_named_within_the_messages_own_budget() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENT)
-        with pytest.raises(NoNameServer, match=broker.address):
+        with pytest.raises((NoNameServer, SendFailed), match=broker.address):
             await producer.send("Orders", b"1", timeout_s=0.3)
 
 
@@ -795,7 +797,7 @@ async def test_without_a_name_server_the_error_names_it() -> None:
         address = gone.address
     async with Producer(address) as producer:
         with pytest.raises(NoNameServer, match=rf"at {address} within .*refused"):
-            await producer.send("Orders", b"1", timeout_s=0.3)
+            await producer.send("Orders", b"1", timeout_s=1.0)
 
 
 async def test_a_broker_that_restarts_is_waited_for() -> None:
@@ -814,9 +816,9 @@ async def test_a_broker_that_stays_away_fails_its_messages_as_certainly_not_stor
         await stop_and_be_noticed(broker, producer)
         with pytest.raises(
             SendFailed,
-            match=rf"was not sent within 0\.\d s: no connection to {broker.address}: .*refused",
+            match=rf"was not sent within \d+\.\d s: no connection to {broker.address}: .*refused",
         ):
-            await producer.send("Orders", b"1", timeout_s=0.2)
+            await producer.send("Orders", b"1", timeout_s=1.0)
 
 
 async def test_messages_that_may_go_anywhere_leave_a_broker_that_is_gone() -> None:
@@ -838,7 +840,7 @@ async def test_an_address_that_swallows_connections_holds_up_only_what_must_go_t
     """No refusal comes, only silence: messages that may go anywhere leave after a third of the
     usual budget.
     """
-    config = ProducerConfig(send_timeout_s=0.6)
+    config = ProducerConfig(send_timeout_s=1.5)
     async with producing("Orders", brokers=2, config=config) as (producer, brokers):
         pool = producer.client.pool
         get = pool.get
@@ -1127,7 +1129,7 @@ async def test_a_cancelled_batch_does_not_wait_for_what_is_under_way() -> None:
         sending = asyncio.create_task(producer.send_batch("Orders", [bytes(400)] * 6))
         await broker.received(BATCH)
         sending.cancel()
-        done, _ = await asyncio.wait([sending], timeout=1.0)
+        done, _ = await asyncio.wait([sending], timeout=WAIT_S)
         assert (done, sending.cancelled()) == ({sending}, True)
         broker.release(BATCH)
 
@@ -1287,7 +1289,7 @@ async def test_closing_a_shared_client_under_a_producer_ends_its_messages(
             await producer.send("Orders", b"")
             broker.hold(SEND)
             futures = [
-                await producer.submit("Orders", b"", sharding_key=key, timeout_s=0.5)
+                await producer.submit("Orders", b"", sharding_key=key, timeout_s=1.0)
                 for key in (None, "a")
             ]
             await broker.received(SEND, 3)
@@ -1387,7 +1389,7 @@ async def test_a_refused_message_gives_its_room_back() -> None:
         for _ in range(3):
             with pytest.raises(MessageIllegal, match="bytes of properties"):
                 await producer.send("Orders", b"a", properties={"long": "x" * 40_000})
-        assert (await producer.send("Orders", b"b", timeout_s=1)).queue_offset == 0
+        assert (await producer.send("Orders", b"b", timeout_s=WAIT_S)).queue_offset == 0
         assert broker.bodies("Orders") == {0: [b"b"]}
 
 

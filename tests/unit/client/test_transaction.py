@@ -160,7 +160,7 @@ async def test_an_end_that_nobody_confirms_is_left_to_the_check(
     broker: FakeBroker, producer: aio.Producer, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.on(END, answer)
-    async with producer.transaction("Orders", b"x", timeout_s=0.3) as transaction:
+    async with producer.transaction("Orders", b"x", timeout_s=1.0) as transaction:
         pass
     assert not transaction.confirmed
     assert decisions(broker) == [Decision.COMMIT]
@@ -180,7 +180,7 @@ async def test_a_half_message_whose_fate_is_unknown_is_not_sent_again(
     with pytest.raises(
         SendTimeout, match=r"may or may not be stored.*nobody gets it unless the check"
     ):
-        async with producer.transaction("Orders", b"x", timeout_s=0.3):
+        async with producer.transaction("Orders", b"x", timeout_s=1.0):
             entered = True
     assert not entered
     assert len(broker.of(SEND)) == 1

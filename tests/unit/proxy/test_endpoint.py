@@ -330,7 +330,7 @@ async def test_a_lost_connection_cancels_its_handlers(method: str) -> None:
 async def test_a_deadline_cancels_a_handler() -> None:
     async with running() as run:
         client = await run.connect()
-        reply = await client.call("Wait", b"x", metadata=[("grpc-timeout", "50m")])
+        reply = await client.call("Wait", b"x", metadata=[("grpc-timeout", "500m")])
         assert reply.status == GrpcStatus.DEADLINE_EXCEEDED
         await run.service.cancelled.wait()
         assert (
@@ -511,7 +511,7 @@ async def test_rapid_resets_end_the_connection() -> None:
 
 async def test_half_open_requests_end() -> None:
     """Headers, or a part of a message, and then nothing."""
-    async with running(server=ServerLimits(first_frame_s=0.1)) as run:
+    async with running(server=ServerLimits(first_frame_s=0.5)) as run:
         client = await run.connect()
         streams = [client.begin("Echo"), client.begin("Echo")]
         client.send(streams[1], framed(b"half")[:6], ended=False)
@@ -521,7 +521,7 @@ async def test_half_open_requests_end() -> None:
 
 
 async def test_a_silent_connection_is_closed() -> None:
-    async with running(server=ServerLimits(first_frame_s=0.1)) as run:
+    async with running(server=ServerLimits(first_frame_s=0.5)) as run:
         for start in (b"", b"P", b"PRI * HTTP/2"):
             reader, writer = await asyncio.open_connection("127.0.0.1", run.endpoint.port)
             writer.write(start)
@@ -531,7 +531,7 @@ async def test_a_silent_connection_is_closed() -> None:
 
 
 async def test_an_idle_connection_is_told_to_go() -> None:
-    async with running(idle_s=0.1) as run:
+    async with running(idle_s=0.5) as run:
         client, busy = await run.connect(), await run.connect()
         stream_id = busy.begin("Talk")
         assert (await client.call("Echo", b"x")).status == 0

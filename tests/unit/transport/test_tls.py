@@ -150,19 +150,19 @@ async def test_a_client_that_leaves_within_the_handshake_is_told_from_one_that_s
     start: StartServer, files: TlsConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    server = await start(files, first_frame_s=0.2)
+    server = await start(files, first_frame_s=1.0)
     silent = socket.create_connection(("127.0.0.1", server.port))
     assert await is_refused(server, trusting(trustme.CA()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(caplog.messages) < 2:
             await asyncio.sleep(0.01)
     silent.close()
-    left, nothing = caplog.messages
+    left, nothing = sorted(caplog.messages, key=lambda line: "nothing came" in line)
     assert (
         "the client ended the TLS handshake, perhaps it does not trust the certificate" in left
         or "UNKNOWN_CA" in left
     )
-    assert "nothing came within 0.2 s" in nothing
+    assert "nothing came within 1 s" in nothing
 
 
 @pytest.mark.parametrize("mode", ["enforcing", "permissive"])
@@ -299,7 +299,7 @@ async def test_stuck_handshakes_are_counted_and_closed_while_others_come_in(
     start: StartServer, files: TlsConfig, authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
     """200 that say nothing, or a part of a greeting; one more than allowed is closed at once."""
-    server = await start(files, first_frame_s=2.0, max_connections_per_address=202)
+    server = await start(files, first_frame_s=4.0, max_connections_per_address=202)
     stuck = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
     for one in stuck[::2]:
         one.sendall(b"\x16\x03\x01\x02\x00\x01")
@@ -308,7 +308,7 @@ async def test_stuck_handshakes_are_counted_and_closed_while_others_come_in(
     for one in (*more, *stuck):
         one.setblocking(False)
     closed: set[socket.socket] = set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(closed) < 205:
             await asyncio.sleep(0.02)
             for one in {*more, *stuck} - closed:

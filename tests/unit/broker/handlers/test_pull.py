@@ -24,7 +24,7 @@ from tests.unit.broker.conftest import StartBroker, not_reading
 
 
 async def until_held(server: Broker, count: int = 1) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(server.context.holds) < count:
             await asyncio.sleep(0)
 
@@ -454,7 +454,7 @@ async def test_an_expired_pull_moves_its_client_past_what_failed_the_filter(
     server: Broker, client: RawClient, another: RawClient
 ) -> None:
     await client.send("T")
-    pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=300)
+    pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=1000)
     await until_held(server)
     await another.send_batch("T", [b"no tag"] * 10)
     answer = await pull
@@ -498,7 +498,7 @@ async def test_a_held_pull_that_goes_back_looks_at_all_that_it_had_passed_over(
         await sent
     await client.heartbeat("c1", "G", "T", expression="A || C", version=2)
     await another.send("T", b"of C", {"TAGS": "C", "UNIQ_KEY": "C"})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert [message.body for message in messages(await pull)] == [b"of C"]
 
 
@@ -521,7 +521,7 @@ async def test_a_held_pull_whose_answer_is_only_on_the_disk_is_answered_when_it_
     disk.forget()
     await client.heartbeat("c1", "G", "T", expression="A || B", version=2)
     await another.send("T", b"also of B", {"TAGS": "B", "UNIQ_KEY": "2"})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not pull.done():
             disk.bring_in(error)
             await asyncio.sleep(0)
@@ -553,7 +553,7 @@ async def test_pulls_of_a_closed_connection_are_forgotten(
         gone = leaving.start_pull("G", "T", 1, suspend_ms=15_000)
         await until_held(server)
     assert gone.exception() is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(server.context.holds):
             await asyncio.sleep(0)
 

@@ -45,7 +45,7 @@ async def test_one_batch_of_a_queue_is_out_at_a_time(client: RawClient) -> None:
 
 async def test_what_is_not_acknowledged_comes_again_first(client: RawClient) -> None:
     await fill(client, b"a", b"b")
-    (_, one), (_, two) = await in_order(client, invisibleTime=100)
+    (_, one), (_, two) = await in_order(client, invisibleTime=500)
     await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(one))
     await fill(client, b"c")
     answer = await client.call(
@@ -162,7 +162,7 @@ async def test_a_notification_says_whether_there_is_something_to_pop(client: Raw
     assert await has_message(client) == "true"
     assert await has_message(client, exp="blue", expType="TAG") == "false"
     assert await has_message(client, exp="red", expType="TAG") == "true"
-    await pop(client, invisibleTime=100)
+    await pop(client, invisibleTime=1000)
     assert await has_message(client) == "false"
     # the message comes again
     assert await has_message(client, pollTime=30_000) == "true"

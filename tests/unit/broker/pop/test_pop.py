@@ -58,7 +58,7 @@ async def test_what_is_not_acknowledged_comes_again_as_another_try(
 ) -> None:
     await client.send("T", b"a", {"UNIQ_KEY": "KEY", "TAGS": "tag"})
     await client.send("T", b"b")
-    (first, _), (_, second) = await pop(client, invisibleTime=50)
+    (first, _), (_, second) = await pop(client, invisibleTime=500)
     await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(second))
     answer = await client.call(
         RequestCode.POP_MESSAGE, **popping(pollTime=30_000, exp="tag", expType="TAG")
@@ -129,7 +129,7 @@ async def test_what_is_being_stored_again_is_changed_no_more(
     await client.send("T", b"a")
     ((_, handle),) = await pop(client, invisibleTime=20)
     (lease,) = server.context.leases.all()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not lease.reviving:
             await asyncio.sleep(0)
     answer = await client.call(
@@ -240,7 +240,7 @@ async def test_leases_outlive_a_kill(flush: str, start_broker: StartBroker, tmp_
         (_, first), (_, second) = found
         await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(first))
         await client.ok(
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **acknowledging(second, invisibleTime=300)
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **acknowledging(second, invisibleTime=1500)
         )
         # no file is being replaced while the directory is copied
         await broker.context.topics.saved()
@@ -358,7 +358,7 @@ async def test_a_client_that_does_not_read_wakes_another(
         # answered when its socket has room, and not here
         patch.setattr(readers, "put", lambda pull: None)
         await another.send("T", b"1")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert [message.body for message, _ in leased(await waiting)] == [b"1"]
     slow.cancel()
 

@@ -31,7 +31,7 @@ from tests.unit.client.consumer.test_push_consumer import (
 )
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
-LEASED = replace(QUICK, lock_renew_s=0.05, lock_lease_s=0.3)
+LEASED = replace(QUICK, lock_renew_s=0.1, lock_lease_s=1.0)
 ORDERS = MessageQueue("Orders", "broker-a", 0)
 
 

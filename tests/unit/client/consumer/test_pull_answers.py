@@ -370,7 +370,7 @@ async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(
     is not what the caller hears of.
     """
     broker.peers.append(FakeBroker({"Orders": 1}, name="broker-b", port=1))  # not there
-    client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
+    client = ClientConfig(name_server=broker.address, request_timeout_s=0.5)
     async with reader(broker, client=client) as consumer:
         broker.script(PULL, HANG_UP)
         with pytest.raises(ConnectionLost, match=broker.address):

@@ -47,6 +47,7 @@ QUICK = ConsumerConfig(
     pull_retry_s=0.01,
     persist_period_s=0.02,
     send_back_retry_s=0.02,
+    hand_over_wait_s=WAIT_S,
     await_termination_s=WAIT_S,
     pull_suspend_s=5.0,
 )
@@ -737,7 +738,7 @@ async def test_an_offset_that_cannot_be_learned_is_not_guessed(
         broker.put("Orders", b"%d" % i)
     broker.offsets["billing", "Orders", 0] = 4
     broker.on(QUERY, lambda request: failure if request.ext_fields["topic"] == "Orders" else None)
-    client = ClientConfig(name_server=broker.address, request_timeout_s=0.5)
+    client = ClientConfig(name_server=broker.address, request_timeout_s=1.0)
     async with PushConsumer(to(seen), client=client, config=QUICK):
         await broker.received(QUERY, 3)
         assert not [
@@ -1278,7 +1279,7 @@ async def test_a_broker_that_does_not_answer_does_not_hold_up_the_close(
     seen = Seen()
     for i in range(8):
         broker.put("Orders", b"x", queue_id=i)
-    client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
+    client = ClientConfig(name_server=broker.address, request_timeout_s=1.0)
     async with PushConsumer(
         to(seen), client=client, config=replace(QUICK, persist_period_s=60, persist_again_s=60)
     ):

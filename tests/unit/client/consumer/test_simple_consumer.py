@@ -140,10 +140,10 @@ async def test_an_acknowledgement_after_the_end_of_the_lease_is_an_error(
 async def test_a_lease_can_be_made_longer_and_shorter(broker: FakeBroker) -> None:
     broker.put("Orders", b"paid")
     async with consumer(broker) as running:
-        (message,) = await running.receive(invisible_s=0.2)
+        (message,) = await running.receive(invisible_s=1.0)
         for _ in range(3):
             await running.change_invisible(message, 60)
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(1.05)
         assert await running.receive(wait_s=0) == []
         await running.change_invisible(message, 0)
         (again,) = await running.receive()
@@ -515,11 +515,11 @@ async def test_leases_have_a_limit(broker: FakeBroker, monkeypatch: pytest.Monke
         broker.put("Orders", b"%d" % i)
     async with consumer(broker) as running:
         monkeypatch.setattr(running._leases, "_prune_at", 0)
-        await running.receive(1, invisible_s=0.05)
+        await running.receive(1, invisible_s=1.0)
         messages = await running.receive(2, invisible_s=60)
         with pytest.raises(IllegalStateError, match="3 received messages are not acknowledged"):
             await running.receive(1)
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(1.05)
         assert len(await running.receive(1)) == 1
         await running.ack(*messages)
 

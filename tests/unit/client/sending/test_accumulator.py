@@ -31,9 +31,9 @@ def sizes(broker: FakeBroker) -> list[int]:
     ]
 
 
-async def lone(producer: Producer, body: bytes) -> SendHandle:
+async def lone(producer: Producer, body: bytes, *, timeout_s: float | None = None) -> SendHandle:
     """Submit a message, and let the loop turn: it leaves alone, unless it has to wait."""
-    handle = await producer.submit("Orders", body)
+    handle = await producer.submit("Orders", body, timeout_s=timeout_s)
     await asyncio.sleep(0)
     return handle
 
@@ -159,7 +159,7 @@ async def test_a_broker_that_is_gone_fails_what_waited_for_it() -> None:
     async with producing("Orders", config=TWO) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
         broker.hold(SEND)
-        futures = [await producer.submit("Orders", b"%d" % i, timeout_s=0.5) for i in range(5)]
+        futures = [await producer.submit("Orders", b"%d" % i, timeout_s=2.0) for i in range(5)]
         await broker.received(SEND, 3)
         await stop_and_be_noticed(broker, producer)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -178,7 +178,7 @@ async def test_each_message_keeps_its_own_deadline() -> None:
             await producer.send("Orders", b"waits", timeout_s=0.05)
         broker.hold(BATCH)
         patient.append(await producer.submit("Orders", b"b", timeout_s=WAIT_S))
-        impatient = await producer.submit("Orders", b"c", timeout_s=0.3)
+        impatient = await producer.submit("Orders", b"c", timeout_s=0.8)
         broker.release(SEND)
         await broker.received(BATCH)
         with pytest.raises(SendTimeout):
@@ -191,7 +191,7 @@ async def test_each_message_keeps_its_own_deadline() -> None:
 async def test_what_waits_behind_a_silent_broker_ends_in_its_time() -> None:
     config = replace(TWO, max_requests=1, send_timeout_s=0.3)
     async with producing("Orders", config=config) as (producer, [broker]):
-        await producer.send("Orders", b"the way is open")
+        await producer.send("Orders", b"the way is open", timeout_s=WAIT_S)
         broker.hold(SEND)
         patient = await producer.submit("Orders", b"patient", timeout_s=WAIT_S)
         handles = [await lone(producer, b"%d" % i) for i in range(4)]
@@ -200,19 +200,19 @@ async def test_what_waits_behind_a_silent_broker_ends_in_its_time() -> None:
         assert (patient.done(), producer.in_flight) == (False, 1)
         broker.release(SEND)
         await patient
-        await (await producer.submit("Orders", b"after"))
+        await producer.send("Orders", b"after", timeout_s=WAIT_S)
         assert broker.bodies("Orders")[0] == [b"the way is open", b"patient", b"after"]
 
 
 async def test_only_messages_whose_time_is_up_end_in_the_inbox() -> None:
     config = replace(TWO, max_requests=1, send_timeout_s=0.6)
     async with producing("Orders", config=config) as (producer, [broker]):
-        await producer.send("Orders", b"the way is open")
+        await producer.send("Orders", b"the way is open", timeout_s=WAIT_S)
         broker.hold(SEND)
         patient = await producer.submit("Orders", b"patient", timeout_s=WAIT_S)
         early = [await lone(producer, b"early") for _ in range(3)]
         await asyncio.sleep(0.5)
-        late = [await lone(producer, b"late") for _ in range(3)]
+        late = [await lone(producer, b"late", timeout_s=WAIT_S) for _ in range(3)]
         outcomes = await asyncio.gather(*early, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [SendFailed] * 3
         assert not any(handle.done() for handle in late)
@@ -224,18 +224,18 @@ async def test_only_messages_whose_time_is_up_end_in_the_inbox() -> None:
 async def test_what_a_blocked_loop_kept_too_long_is_not_sent_any_more() -> None:
     config = replace(TWO, send_timeout_s=0.2)
     async with producing("Orders", config=config) as (producer, [broker]):
-        await producer.send("Orders", b"the way is open")
+        await producer.send("Orders", b"the way is open", timeout_s=WAIT_S)
         handles = [await producer.submit("Orders", b"%d" % i) for i in range(3)]
         # the program computes
         time.sleep(0.3)
-        handles.append(await producer.submit("Orders", b"in time"))
+        handles.append(await producer.submit("Orders", b"in time", timeout_s=WAIT_S))
         outcomes = await asyncio.gather(*handles, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [SendFailed] * 3 + [SendResult]
         assert broker.bodies("Orders")[0] == [b"the way is open", b"in time"]
 
 
 async def test_messages_linger_for_others_to_share_their_request() -> None:
-    config = ProducerConfig(linger_s=0.05, max_batch_bytes=2048, max_in_flight=30)
+    config = ProducerConfig(linger_s=0.5, max_batch_bytes=2048, max_in_flight=30)
     async with producing("Orders", config=config) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
         await asyncio.gather(*[await lone(producer, b"%d" % i) for i in range(5)])
@@ -244,20 +244,20 @@ async def test_messages_linger_for_others_to_share_their_request() -> None:
         handles = [await lone(producer, bytes(1000)) for _ in range(4)]
         await asyncio.gather(*handles)
         # no room: they leave at once, too
-        config = replace(config, linger_s=2.0)
+        config = replace(config, linger_s=2 * WAIT_S, send_timeout_s=3 * WAIT_S)
     async with producing("Orders", config=config) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
-        async with asyncio.timeout(1.5):
+        async with asyncio.timeout(WAIT_S):
             handles = [await producer.submit("Orders", b"") for _ in range(100)]
             await producer.flush()
         assert all(handle.done() for handle in handles)
 
 
 async def test_what_lingers_makes_room_for_messages_of_all_kinds_and_topics() -> None:
-    config = ProducerConfig(linger_s=2.0, max_in_flight=10)
+    config = ProducerConfig(linger_s=2 * WAIT_S, send_timeout_s=3 * WAIT_S, max_in_flight=10)
     async with producing("Orders", "Refunds", config=config) as (producer, _):
         await asyncio.gather(producer.send("Orders", b""), producer.send("Refunds", b""))
-        async with asyncio.timeout(1.5):
+        async with asyncio.timeout(WAIT_S):
             handles = [await lone(producer, b"") for _ in range(10)]
             await producer.send("Orders", b"sharded", sharding_key="a")
             handles += [await lone(producer, b"") for _ in range(10)]
