@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 EVENTS = "8000"
-LIMIT_S = 240.0
+LIMIT_S = 380.0
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(420),
     pytest.mark.skipif(
         importlib.util.find_spec("pyspark") is None, reason="Spark is not installed"
     ),

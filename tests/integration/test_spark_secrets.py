@@ -12,7 +12,7 @@ from tests.peers import RunningBroker
 
 pytest.importorskip("pyspark")
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SECRETS = {"secretKey": "hidden-secret", "securityToken": "hidden-token", "accessKey": "hidden-key"}
 JOB = """
@@ -58,7 +58,7 @@ def test_secrets_are_shown_nowhere(broker: RunningBroker, tmp_path: Path) -> Non
         env=os.environ | {"PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=380,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
