@@ -71,6 +71,7 @@ _NAMES: Final = (
     "user",
     "resource",
     "instance_name",
+    "sql",
 )
 
 

@@ -18,6 +18,7 @@ from ogive.cli.message_options import LISTED
 from ogive.cli.output import (
     confirm,
     instant,
+    period,
     print_done,
     print_message,
     print_message_whole,
@@ -96,11 +97,7 @@ def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | Non
         )
     if options.limit is None:
         options.limit = LISTED
-    start = None if options.since is None else instant("--since", options.since)
-    end = None if options.until is None else instant("--until", options.until)
-    if start is not None and end is not None and start >= end:
-        raise InvalidOption(f"--until {options.until} is not after --since {options.since}")
-    return start, end
+    return period(options)
 
 
 async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:

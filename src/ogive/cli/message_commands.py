@@ -1,18 +1,14 @@
-"""``ogive send`` and ``ogive tail``."""
+"""``ogive send``."""
 
 import argparse
-import asyncio
 import os
-import stat
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.lookup_commands import keeps_batches_whole
-from ogive.cli.options import check_count
-from ogive.cli.output import interruptible, print_json, print_message, say
+from ogive.cli.output import interruptible, print_json, say
 from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
 from ogive.model import Message, SendResult, check_tag
 from ogive.text import pluralize
@@ -168,79 +164,3 @@ def _property(text: str) -> tuple[str, str]:
             f"--property {text}: the value is empty, and the protocol has no empty properties"
         )
     return name, value
-
-
-async def tail(options: argparse.Namespace) -> int:
-    """Print messages until Ctrl-C, or --count of them, or until the output is closed."""
-    return await _while_read(_tail(options))
-
-
-async def _while_read(work: Coroutine[Any, Any, int]) -> int:
-    """Return the result of *work*.
-
-    Raises BrokenPipeError as soon as the reader of standard output closes it, as with ``ogive tail
-    Orders | head``.
-
-    Writing would notice that only with the next line, and a quiet topic may never have one.
-    """
-    task, gone = asyncio.ensure_future(work), False
-
-    def leave() -> None:
-        nonlocal gone
-        gone = True
-        task.cancel()
-
-    output = _pipe()
-    if output is not None:
-        # the loop wakes up on the error; there is never anything to read
-        asyncio.get_running_loop().add_reader(output, leave)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if gone:
-            raise BrokenPipeError from None
-        raise
-    finally:
-        if output is not None:
-            asyncio.get_running_loop().remove_reader(output)
-
-
-def _pipe() -> int | None:
-    """Return the descriptor of standard output if it is a pipe."""
-    try:
-        output = sys.stdout.fileno()
-    except (OSError, ValueError):
-        # standard output was replaced by an object without a descriptor
-        return None
-    return output if stat.S_ISFIFO(os.fstat(output).st_mode) else None
-
-
-async def _say_what_tags_do_not_find(options: argparse.Namespace) -> None:
-    async with aio.Admin(client=client_config(options)) as admin:
-        if await keeps_batches_whole(admin, options.topic):
-            say(
-                f"{options.topic} keeps batches whole: brokers compare --tag with a batch, "
-                "which has none, and pass over its messages. Leave out --tag to see them."
-            )
-
-
-async def _tail(options: argparse.Namespace) -> int:
-    left = options.count
-    check_count(left)
-    async with aio.PullConsumer(
-        client=client_config(options), tags=options.tag, start=options.start
-    ) as consumer:
-        queues = await consumer.queues(options.topic)
-        if options.tag not in (None, "*"):
-            await _say_what_tags_do_not_find(options)
-        for queue in {queue.broker_name: queue for queue in queues}.values():
-            # A user without the permission to read gets the error here: the consumer, which reads
-            # ahead, would try again for ever, because the permission may be granted.
-            await consumer.pull(queue, await consumer.beginning_offset(queue), max_messages=1)
-        await consumer.assign(queues)
-        async for batch in consumer.batches():
-            for message in batch[:left]:
-                print_message(message, as_json=options.json)
-            if left is not None and (left := left - len(batch)) <= 0:
-                break
-    return 0

@@ -2,11 +2,25 @@
 which sends and consumes many messages.
 """
 
+import argparse
 from typing import Final
 
 from ogive.cli.options import CLUSTER, JSON, YES, Command, CommandGroup, either, option
 
 LISTED: Final = 100
+
+FORMAT_LETTERS: Final = {
+    "t": "topic",
+    "p": "queue",
+    "o": "offset",
+    "k": "keys",
+    "s": "body",
+    "S": "size of the body in bytes",
+    "T": "time stored in milliseconds since 1970",
+    "h": "properties",
+    "%": "a percent sign",
+}
+"""What the letters of ``ogive tail --format`` stand for. They are those of kcat."""
 
 
 SEND: Final = Command(
@@ -84,12 +98,47 @@ SEND: Final = Command(
 
 TAIL: Final = Command(
     "tail",
-    "message_commands:tail",
+    "tail_command:tail",
     "show messages of a topic as they arrive, without a consumer group",
-    "One line per message: time stored (UTC), queue/offset, tag, keys, body. Runs until "
-    "Ctrl-C, or for --count messages.",
+    "One line per message: time stored (UTC), queue/offset, tag, keys, body. Changes no progress. "
+    "Runs until Ctrl-C (exit code 0), for --count messages, until it has shown everything before "
+    "--until, or with --no-follow everything that is stored now.",
     parts=(
         option("topic"),
+        option(
+            "--from",
+            dest="start",
+            choices=("earliest", "latest"),
+            help="earliest: start with the oldest message (default with --no-follow and "
+            "--until); latest: only new ones (default otherwise)",
+        ),
+        option(
+            "--since",
+            metavar="TIME",
+            help="in place of --from: start with messages stored since a time such as "
+            "2026-11-01T08:00 (local, unless it names a zone)",
+        ),
+        option(
+            "--until",
+            metavar="TIME",
+            help="only messages stored before this time, which may be yet to come",
+        ),
+        option(
+            "-f",
+            "--follow",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="wait for new messages (default); --no-follow ends after the stored ones",
+        ),
+        option(
+            "--queue",
+            dest="queues",
+            type=int,
+            action="append",
+            default=[],
+            metavar="N",
+            help="only this queue, of each broker; repeatable",
+        ),
         option(
             "--tag",
             default="*",
@@ -97,16 +146,32 @@ TAIL: Final = Command(
             help="only these tags, for example 'paid || refunded'",
         ),
         option(
-            "--from",
-            dest="start",
-            choices=("earliest", "latest"),
-            default="latest",
-            help="earliest: start with the oldest message; latest: only new ones (default)",
+            "--sql",
+            metavar="EXPRESSION",
+            help='in place of --tag: only messages that match in SQL92, for example "price > 5 AND '
+            "TAGS = 'paid'\"; brokers evaluate it",
         ),
-        option("--count", type=int, metavar="N", help="stop after N messages"),
+        option(
+            "--grep",
+            metavar="PATTERN",
+            help="only bodies that hold a match of this regular expression; all messages are "
+            "transferred",
+        ),
+        option("--count", "--limit", type=int, metavar="N", help="stop after N messages"),
         *CLUSTER,
         JSON,
+        option(
+            "--format",
+            metavar="FORMAT",
+            help="in place of --json: print this for each message: "
+            + ", ".join(
+                f"%%{letter.replace('%', '%%')} {what}" for letter, what in FORMAT_LETTERS.items()
+            )
+            + "; \\n, \\t and \\x00. It adds no end of line by itself, and leaves the body's "
+            "bytes as they are",
+        ),
     ),
+    example="tail Orders --since 2026-11-01T08:00 --no-follow --format '%p/%o %k %s\\n'",
 )
 
 

@@ -26,6 +26,15 @@ def instant(
         raise InvalidOption(f"{option} {text}: {expected}") from None
 
 
+def period(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
+    """Return --since and --until. Raises InvalidOption if they are no times, or out of order."""
+    start = None if options.since is None else instant("--since", options.since)
+    end = None if options.until is None else instant("--until", options.until)
+    if start is not None and end is not None and start >= end:
+        raise InvalidOption(f"--until {options.until} is not after --since {options.since}")
+    return start, end
+
+
 def print_json(record: dict[str, Any]) -> None:
     """Print one line and flush it: a reader of the pipe sees it at once."""
     print(escape_json(json.dumps(record, ensure_ascii=False)), flush=True)
@@ -34,6 +43,12 @@ def print_json(record: dict[str, Any]) -> None:
 def say(text: str) -> None:
     """Print a line for people on standard error, where it does not mix with the output."""
     print(f"ogive: {text}", file=sys.stderr, flush=True)
+
+
+def end_interrupted_line() -> None:
+    """End the line on which a terminal shows ^C."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
 
 
 def say_if_more(shown: int, limit: int) -> None:
