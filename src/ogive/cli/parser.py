@@ -34,6 +34,18 @@ ERRORS: Final = Command(
         JSON,
     ),
 )
+COMPLETION: Final = Command(
+    "completion",
+    "completion:complete",
+    "print a script that completes commands and options in a shell",
+    "bash: add `source <(ogive completion bash)` to ~/.bashrc. zsh: the same with zsh, after "
+    "compinit in ~/.zshrc. fish: `ogive completion fish > ~/.config/fish/completions/ogive.fish`.",
+    parts=(
+        option("shell", choices=("bash", "zsh", "fish")),
+        # the words before the cursor, which a script passes
+        option("words", nargs="*", help=argparse.SUPPRESS),
+    ),
+)
 COMMANDS: Final[dict[str, Command | CommandGroup]] = {
     command.name: command
     for command in (
@@ -59,6 +71,7 @@ COMMANDS: Final[dict[str, Command | CommandGroup]] = {
         admin_options.APPLY,
         admin_options.STORE,
         ERRORS,
+        COMPLETION,
     )
 }
 """All commands, in the order in which the help lists them."""
