@@ -135,6 +135,16 @@ def _running_info(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
     return group(SUB, GET)(command, facts) if command.body else group(GET)(command, facts)
 
 
+def _consumer_status(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
+    """Require Get on topic and group or, for a request that names one client, Sub or Get.
+
+    A member asks a Java member so which queues it holds. With Sub it can read the group's progress
+    anyway.
+    """
+    actions = (SUB, GET) if command.ext_fields.get("clientAddr") else (GET,)
+    return both(topic(*actions), group(*actions, field="group"))(command, facts)
+
+
 def super_users(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
     return (SUPER_ONLY,)
 
@@ -407,7 +417,8 @@ RULES: Final[dict[int, Rule]] = {
         C.QUERY_SUBSCRIPTION_BY_CONSUMER,
     ),
     **_rows(all_groups(GET, LIST), C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
-    **_rows(group(GET), C.GET_CONSUMER_CONNECTION_LIST),
+    # Members need the languages of the others.
+    **_rows(group(SUB, GET), C.GET_CONSUMER_CONNECTION_LIST),
     **_rows(_running_info, C.GET_CONSUMER_RUNNING_INFO),
     **_rows(_consume_stats, C.GET_CONSUME_STATS),
     **_rows(
@@ -415,11 +426,8 @@ RULES: Final[dict[int, Rule]] = {
         C.INVOKE_BROKER_TO_RESET_OFFSET,
         C.UPDATE_AND_GET_GROUP_FORBIDDEN,
     ),
-    **_rows(
-        both(topic(GET), group(GET, field="group")),
-        C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-        C.QUERY_CONSUME_TIME_SPAN,
-    ),
+    **_rows(_consumer_status, C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS),
+    **_rows(both(topic(GET), group(GET, field="group")), C.QUERY_CONSUME_TIME_SPAN),
     **_rows(
         both(topic(GET), group(GET, field="compareGroup"), all_groups(GET)),
         C.QUERY_CORRECTION_OFFSET,

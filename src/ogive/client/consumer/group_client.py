@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -136,6 +136,31 @@ class GroupClient:
             await ask(asked[at : at + ASKED_IN_ONE]) for at in range(0, len(asked), ASKED_IN_ONE)
         ]
         return {queue for answer in answers for queue in answer.queues}
+
+    async def languages(self, topic: str) -> Mapping[str, str]:
+        """Return the language of each member, by client id, as a LanguageCode's name."""
+
+        async def ask(address: str) -> Mapping[str, str]:
+            connected = await rpc.consumer_connections(
+                self._pool, address, self.group, timeout_s=self._timeout_s
+            )
+            return {one.client_id: one.language for one in connected.connections}
+
+        return await self._list_keeper(topic, ask)
+
+    async def queues_in_progress(
+        self, topic: str, member: str, timeout_s: float
+    ) -> Collection[MessageQueue]:
+        """Return the queues of *topic* in which *member* has progress, also from its start on.
+
+        It is asked through the broker that lists the members.
+        """
+        return await self._list_keeper(
+            topic,
+            lambda a: rpc.member_progress(
+                self._pool, a, self.group, topic, member, timeout_s=timeout_s
+            ),
+        )
 
     async def _list_keeper(self, topic: str, call: Callable[[str], Awaitable[T]]) -> T:
         route = await self._instance.routes.find(topic)

@@ -8,14 +8,21 @@ Behaviour
   back.
 - Each other member that the broker knows is asked through that broker, by a
   GET_CONSUMER_RUNNING_INFO whose body names the claimed queues. Our members answer with those that
-  they hold or claim; Java's ignore the body and answer with all that they hold.
+  they hold or claim. A member whose language the broker does not report is asked like ours.
+- A Java member is asked for its progress instead (INVOKE_BROKER_TO_GET_CONSUMER_STATUS). To report
+  on itself, Java's client reads from the broker how far the group got in each queue in which it has
+  no progress yet. In 5.x it does so on its callback threads, one for each core, which have to run
+  for the answers. Two such requests at a time block a client of two cores: its requests time out,
+  it connects again and again, and its list of members stays old.
+- A Java member that names a queue holds it. It names none in which it has no progress, so it gets
+  hand_over_pause_s for a queue that it does not name.
 - A member that has said once that it has nothing of a queue is not asked again while the claim
   lasts: it would ask us before it takes the queue, and we would say that we claim it.
 - In a large group only the members next to this one in the list are asked: when few members come or
   go, the usual strategies move a queue by few places. A change moves the queues of nearly all
   members. If each asked all, that would be a flood.
 - A member that is not asked, or cannot say it (an old client, or an access rule), gets
-  hand_over_pause_s to give the queue up. One that does not answer, or goes on holding the queue, is
+  hand_over_pause_s, too. One that does not answer, or goes on holding the queue, is
   waited for a little longer than members wait for their own calls; then the queue is taken, with a
   warning.
 - The dead are in no broker's list: nobody waits for them.
@@ -35,6 +42,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.subscription import MemberContext
 from ogive.errors import BrokerBusy, OgiveError, TransportError
 from ogive.model import MessageQueue
+from ogive.wire.codes import LanguageCode
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +118,7 @@ def nearest(others: Sequence[str], me: str) -> Sequence[str]:
 class Claim:
     """Claim to one queue.
 
-    *clear* are members that said they do not have it, *mute* those that could not say.
+    *clear* are members that said they do not have it, *mute* those that could not say so.
     """
 
     since: float
@@ -130,6 +138,8 @@ class Claims:
         self._claims: dict[MessageQueue, Claim] = {}
         # By topic and member.
         self._asking: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        # By client id, as the broker listed them last.
+        self._is_java: dict[str, bool] = {}
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
 
     def __contains__(self, queue: MessageQueue) -> bool:
@@ -186,21 +196,51 @@ class Claims:
         self, topic: str, members: Collection[str], claims: Mapping[MessageQueue, Claim]
     ) -> None:
         """Ask those that may have one of the queues, and wait a while for the answers."""
-        for member in members:
-            asked = {
-                queue: claim
-                for queue, claim in claims.items()
-                if member not in claim.clear and member not in claim.mute
-            }
-            if asked and (topic, member) not in self._asking:
+        asked = {
+            member: some
+            for member in members
+            if (topic, member) not in self._asking
+            and (
+                some := {
+                    queue: claim
+                    for queue, claim in claims.items()
+                    if member not in claim.clear and member not in claim.mute
+                }
+            )
+        }
+        if await self._learn_languages(topic, asked):
+            for member, some in asked.items():
                 self._asking[topic, member] = self._group.spawn(
-                    self._ask(topic, member, asked), f"ask {member}"
+                    self._ask(topic, member, some, self._is_java.get(member, False)),
+                    f"ask {member}",
                 )
         asking = [
             task for (of, member), task in self._asking.items() if of == topic and member in members
         ]
         if asking:
             await asyncio.wait(asking, timeout=ROUND_S)
+
+    async def _learn_languages(self, topic: str, members: Collection[str]) -> bool:
+        """Return True if each of *members* can be asked in the way that its language needs.
+
+        One that is not listed is about to leave or to be back, and cannot be asked in any way.
+        """
+        if self._is_java.keys() >= {*members}:
+            return True
+        group = self._group.name
+        try:
+            languages = await self._group.calls.languages(topic)
+        except (TransportError, BrokerBusy) as exc:
+            # The next pass asks again.
+            log.debug("%s: the languages of its members are not known: %s", group, exc)
+            return False
+        except OgiveError as exc:
+            log.debug("%s: the broker does not report languages: %s", group, exc)
+            languages = dict.fromkeys(members, "")
+        self._is_java = {
+            member: language == LanguageCode.JAVA.name for member, language in languages.items()
+        }
+        return True
 
     def _is_free(
         self, queue: MessageQueue, claim: Claim, asked: Iterable[str], some_are_not_asked: bool
@@ -225,11 +265,17 @@ class Claims:
             return True
         return not waited_for
 
-    async def _ask(self, topic: str, member: str, claims: Mapping[MessageQueue, Claim]) -> None:
-        group = self._group.name
+    async def _ask(
+        self, topic: str, member: str, claims: Mapping[MessageQueue, Claim], is_java: bool
+    ) -> None:
+        group, calls = self._group.name, self._group.calls
         try:
             async with self._turns:
-                held = await self._group.calls.held_by(topic, member, claims, self._wait_s)
+                held = (
+                    await calls.queues_in_progress(topic, member, self._wait_s)
+                    if is_java
+                    else await calls.held_by(topic, member, claims, self._wait_s)
+                )
         except (TransportError, BrokerBusy) as exc:
             # Of our own connection, no answer in time, or too many questions: it is asked again.
             log.debug("%s: %s does not say what it holds of %s: %s", group, member, topic, exc)
@@ -240,6 +286,6 @@ class Claims:
         else:
             for queue, claim in claims.items():
                 if queue not in held:
-                    claim.clear.add(member)
+                    (claim.mute if is_java else claim.clear).add(member)
         finally:
             self._asking.pop((topic, member), None)

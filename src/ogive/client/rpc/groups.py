@@ -26,10 +26,16 @@ from ogive.wire.bodies.stats import (
     OffsetWrapper,
     consume_stats_loads,
     consume_tps_loads,
+    group_status_loads,
     offset_table_loads,
 )
 from ogive.wire.codes import BEYOND_THE_END
-from ogive.wire.headers.admin import CreateGroupRequest, DeleteGroupRequest, GetAllGroupsRequest
+from ogive.wire.headers.admin import (
+    CreateGroupRequest,
+    DeleteGroupRequest,
+    GetAllGroupsRequest,
+    InvokeGetConsumerStatusRequest,
+)
 from ogive.wire.headers.clients import (
     CheckClientConfigRequest,
     GetConsumerConnectionListRequest,
@@ -190,6 +196,24 @@ async def consumer_running_info(
     )
     body = queues_asked_dumps(queues) if queues else b""
     return ConsumerRunningInfo.decode((await ask(pool, address, header, timeout_s, body)).body)
+
+
+async def member_progress(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    topic: str,
+    client_id: str,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> Mapping[MessageQueue, int]:
+    """Return the next offset of a member in each of its queues of *topic*.
+
+    It is empty if the member does not answer.
+    """
+    header = InvokeGetConsumerStatusRequest(topic=topic, group=group, client_addr=client_id)
+    body = (await ask(pool, address, header, timeout_s)).body
+    return group_status_loads(body).get(client_id, {})
 
 
 LOCK_TIMEOUT_S: Final = 1.0

@@ -218,6 +218,13 @@ def group_status_dumps(clients: Mapping[str, Mapping[MessageQueue, int]]) -> byt
     return f'{{"consumerTable":{{{",".join(tables)}}},"messageQueueTable":{{}}}}'.encode()
 
 
+def group_status_loads(body: bytes) -> dict[str, dict[MessageQueue, int]]:
+    """Return offsets by client and queue. Raises ProtocolError."""
+    obj = loads_table(body)
+    clients = get_field(obj, "consumerTable", dict, {})
+    return {str(name): get_queue_table(clients, name, _position) for name in clients}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEntry:
     """One consume-queue entry in QUERY_CONSUME_QUEUE.

@@ -18,8 +18,10 @@ from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
+from ogive.wire.bodies.clients import Connection, ConsumerConnection
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from ogive.wire.bodies.stats import group_status_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.unit.client.consumer import polling
@@ -42,6 +44,8 @@ from tests.unit.client.consumer.test_push_consumer import (
 )
 
 ASK = RequestCode.GET_CONSUMER_RUNNING_INFO
+LANGUAGES = RequestCode.GET_CONSUMER_CONNECTION_LIST
+PROGRESS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
 ORDERS = MessageQueue("Orders", "broker-a", 0)
 
 
@@ -52,9 +56,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 def holds(broker: FakeBroker, queues: Collection[MessageQueue]) -> None:
-    """Let the other members answer that they hold *queues*, as a Java client does, which answers
-    with all that it has.
-    """
+    """Let the other members answer that they hold *queues*."""
     info = ConsumerRunningInfo(
         properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={}
     )
@@ -226,6 +228,68 @@ async def test_a_member_that_cannot_say_what_it_has_delays_nothing_for_long(
     async with consumer(broker, to(Seen())) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
     assert len(broker.of(ASK)) == 2
+
+
+def in_java(broker: FakeBroker, client_id: str, *queues: MessageQueue) -> None:
+    """Let *client_id* be a member of Java's that has progress in *queues*."""
+    one = Connection(client_id=client_id, address="10.0.0.1:5", language="JAVA", version=513)
+    connected = ConsumerConnection(
+        connections=(one,),
+        subscriptions={},
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+    )
+
+    def progress(request: RemotingCommand) -> RemotingCommand:
+        topic = request.ext_fields["topic"]
+        table = {client_id: {queue: 1 for queue in queues if queue.topic == topic}}
+        return ok(body=group_status_dumps(table))
+
+    broker.on(LANGUAGES, ok(body=connected.encode()))
+    broker.on(PROGRESS, progress)
+
+
+@pytest.mark.feature(2)
+async def test_a_java_member_is_asked_for_its_progress_only(broker: FakeBroker) -> None:
+    """Two reports on itself at a time block Java's client of 5.x on two cores."""
+    with_others(broker, "zzz")
+    in_java(broker, "zzz", ORDERS, MessageQueue(RETRY, "broker-a", 0))
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.01)
+    ) as running:
+        await broker.received(PROGRESS, 4)
+        assert running.assignment == {"billing": []}
+        in_java(broker, "zzz")
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+    assert broker.of(ASK) == []
+    assert {request.ext_fields["clientAddr"] for request in broker.of(PROGRESS)} == {"zzz"}
+
+
+async def test_a_java_member_without_progress_in_a_queue_gets_a_pause(broker: FakeBroker) -> None:
+    """It may have begun the queue."""
+    with_others(broker, "zzz")
+    in_java(broker, "zzz")
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=600, hand_over_wait_s=600)
+    ) as running:
+        await broker.received(PROGRESS, 2)
+        await rounds(broker)
+        assert running.assignment == {"billing": []}
+
+
+async def test_no_member_is_asked_before_its_language_is_known(broker: FakeBroker) -> None:
+    with_others(broker, "zzz")
+    holds(broker, ())
+    broker.on(LANGUAGES, error(ResponseCode.SYSTEM_BUSY))
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.01)
+    ) as running:
+        await broker.received(LANGUAGES, 4)
+        assert running.assignment == {"billing": []}
+        in_java(broker, "zzz")
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+    assert broker.of(ASK) == []
 
 
 async def test_a_member_that_is_too_busy_to_say_what_it_has_is_asked_again(
