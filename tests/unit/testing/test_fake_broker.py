@@ -74,7 +74,7 @@ async def test_a_mute_broker_takes_everything_and_answers_nothing() -> None:
         await producer.send("Orders", b"1")
         broker.mute = True
         with pytest.raises(OgiveError):
-            await producer.send("Orders", b"2", timeout_s=0.2)
+            await producer.send("Orders", b"2", timeout_s=0.8)
         assert len(broker.of(SEND)) >= 2
         broker.mute = False
         await producer.send("Orders", b"3")

@@ -32,6 +32,8 @@ from tests.unit.client.consumer.test_push_consumer import (
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 LEASED = replace(QUICK, lock_renew_s=0.1, lock_lease_s=1.0)
+# renewed often, and no lease ends within a test
+RENEWED = replace(QUICK, lock_renew_s=0.1)
 ORDERS = MessageQueue("Orders", "broker-a", 0)
 
 
@@ -193,7 +195,7 @@ async def test_a_queue_that_cannot_be_locked_is_not_pulled(broker: FakeBroker) -
 
 @pytest.mark.feature(24, 97, 104)
 async def test_locks_are_renewed_and_given_back(broker: FakeBroker) -> None:
-    async with consumer(broker, in_order(Seen()), config=LEASED) as running:
+    async with consumer(broker, in_order(Seen()), config=RENEWED) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
         await broker.received(LOCK, len(broker.of(LOCK)) + 3)
     unlocked = {queue for r in broker.of(UNLOCK) for queue in LockBatchBody.decode(r.body).queues}
@@ -304,7 +306,7 @@ async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(
         seen(message)
         free.wait(WAIT_S)
 
-    async with consumer(broker, in_order(bill), config=LEASED) as running:
+    async with consumer(broker, in_order(bill), config=RENEWED) as running:
         await seen.wait(1)
         broker.on(LOCK, ok(body=locked_queues_dumps([])))
         await eventually(lambda: not running.assignment["billing"])
@@ -327,7 +329,7 @@ async def test_a_renewal_that_grants_some_of_the_queues_ends_the_others_alone(
 ) -> None:
     broker.topics["Orders"] = 3
     seen = Seen()
-    async with consumer(broker, in_order(seen), config=LEASED) as running:
+    async with consumer(broker, in_order(seen), config=RENEWED) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 4)
         kept = [
             queue
@@ -376,7 +378,7 @@ async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(
         free.wait(WAIT_S)
         running_calls -= 1
 
-    async with consumer(broker, in_order(bill), config=LEASED) as running:
+    async with consumer(broker, in_order(bill), config=RENEWED) as running:
         await seen.wait(1)
         broker.on(LOCK, ok(body=locked_queues_dumps([])))
         await eventually(lambda: not running.assignment["billing"])
@@ -660,7 +662,7 @@ async def test_a_queue_of_nothing_but_what_cannot_be_read_is_not_worked_on_for_e
     broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, SILENT)
     broker.put("Orders", b"no zlib", sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
     async with consumer(
-        broker, in_order(seen), config=replace(LEASED, await_termination_s=0.05)
+        broker, in_order(seen), config=replace(RENEWED, await_termination_s=0.05)
     ) as running:
         await broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
         # each renewal wakes the queue

@@ -73,5 +73,6 @@ async def test_what_is_submitted_after_a_stop_starts_no_thread() -> None:
     await one.stop(5.0)
     before = threading.active_count()
     one.submit([1])
-    assert threading.active_count() == before
+    # threads of earlier tests may end
+    assert threading.active_count() <= before
     assert calls == []
