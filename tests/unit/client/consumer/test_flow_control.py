@@ -1,6 +1,5 @@
 """A consumer that is slower than its producers holds a bounded amount, and asks for no more."""
 
-import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from tests.unit.client.consumer.test_push_consumer import (
     Seen,
     consumer,
     eventually,
+    rounds,
     to,
 )
 
@@ -78,10 +78,10 @@ async def test_no_limit_is_passed_by_more_than_a_pull(
     ) as running:
         await eventually(lambda: held(running)[0] > 25)
         # time for pulls that must not be
-        await asyncio.sleep(0.1)
+        await rounds(broker)
         pulled = [r for r in broker.of(PULL) if r.ext_fields["topic"] == "Orders"]
         assert 25 < held(running)[0] <= most
-        await asyncio.sleep(0.1)
+        await rounds(broker)
         assert [r for r in broker.of(PULL) if r.ext_fields["topic"] == "Orders"] == pulled
         broker.put("Refunds", b"flows")
         await refunds.wait(1)
