@@ -536,7 +536,8 @@ async def test_a_message_that_an_iteration_has_handed_out_is_waited_for(
 ) -> None:
     for i in range(3):
         broker.put("Orders", b"%d" % i)
-    config = replace(QUICK, hand_over_wait_s=WAIT_S if end == "done" else 0.05)
+    wait_s = WAIT_S if end == "done" else 0.05
+    config = replace(QUICK, hand_over_wait_s=wait_s, await_termination_s=wait_s)
     async with consumer(
         broker, "Orders", group="billing", start="earliest", config=config
     ) as running:
