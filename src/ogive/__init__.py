@@ -177,8 +177,8 @@ _HOME: Final = {
     "suspend": "ogive.client.listener",
     "to_json": "ogive.client.serialize",
 }
-# the last is no part of the face: it stands above the client
-_SUBMODULES: Final = frozenset({"aio", "errors", "testing"})
+# the last two are no part of the face: one needs an extra, the other stands above the client
+_SUBMODULES: Final = frozenset({"aio", "errors", "otel", "testing"})
 
 
 # hidden from type checkers: to them a misspelt name would be of type Any

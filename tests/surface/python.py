@@ -27,7 +27,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-PACKAGES: Final = ("ogive.errors", "ogive", "ogive.aio", "ogive.testing", "ogive.spark")
+PACKAGES: Final = (
+    "ogive.errors",
+    "ogive",
+    "ogive.aio",
+    "ogive.otel",
+    "ogive.testing",
+    "ogive.spark",
+)
 
 IMPORTS: Final = Path(__file__).with_name("imports.toml")
 """What docs and examples import from deeper in the package, so that programs do too."""

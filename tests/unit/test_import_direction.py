@@ -40,6 +40,7 @@ STEP = {
 FACE = {
     "ogive": "client",
     "ogive.aio": "client",
+    "ogive.otel": "client",
     "ogive.__main__": "cli",
     "pyspark_rocketmq": "spark",
 }
@@ -70,6 +71,8 @@ EXTRAS = {
     # comes with jinja2
     "markupsafe": {"console"},
     "numpy": {"spark"},
+    # the extra otel
+    "opentelemetry": {"client"},
     "py4j": {"spark"},
     "pyarrow": {"spark"},
     "pyspark": {"spark", "pipelines"},

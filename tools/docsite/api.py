@@ -18,6 +18,7 @@ PAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "ogive": ("ogive",),
     "ogive.aio": ("ogive.aio",),
     "ogive.errors": ("ogive.errors",),
+    "ogive.otel": ("ogive.otel",),
     "ogive.spark": (
         "ogive.spark",
         "ogive.spark.jobs",

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Generic, Never
+from typing import TYPE_CHECKING, Any, Final, Generic, Never
 
 from ogive.client import rpc
 from ogive.client.config import (
@@ -23,6 +23,7 @@ from ogive.client.config import (
 )
 from ogive.client.hooks import run_after
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
+from ogive.client.instrumentation import SendEnd, instrumentation
 from ogive.client.request import Requester
 from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.message_builder import MessageBuilder
@@ -34,6 +35,7 @@ from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains, explains_itself, refuse
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 from ogive.transport.event_loop import every
+from ogive.wire.codes import SysFlag
 from ogive.wire.headers.send import RecallMessageRequest
 from ogive.wire.sends import split_result
 
@@ -88,8 +90,9 @@ class Producer(StartedByWith, Generic[B]):
             raise InvalidOption(
                 "a check needs a producer group of its own: Producer(group=..., check=...)"
             )
-        ended = self._ended if self.config.hooks or self.config.trace else None
-        self.builder = MessageBuilder(self.config, self._namespace, serializer, ended)
+        self._instrumentation = observer = instrumentation()
+        ended = self._ended if self.config.hooks or self.config.trace or observer else None
+        self.builder = MessageBuilder(self.config, self._namespace, serializer, ended, observer)
         self._check = check
         self._checks: CheckService | None = None
         self._meeting: asyncio.Task[object] | None = None
@@ -108,7 +111,9 @@ class Producer(StartedByWith, Generic[B]):
         """
         client = await self._owner.start()
         client.register_producer(self._wire_config.group)
-        self.running = Publisher(client, self._wire_config)
+        self.running = Publisher(
+            client, self._wire_config, is_observed=self._instrumentation is not None
+        )
         self._requester = Requester(client, self.running)
         self._tracer = Tracer(client, self.config.group, "PRODUCE") if self.config.trace else None
         if self._check is not None:
@@ -452,16 +457,28 @@ class Producer(StartedByWith, Generic[B]):
     def _ended(
         self,
         messages: Sequence[Message],
+        begun: Sequence[Any],
         pending: PendingSend,
         result: SendResult | None,
         error: BaseException | None,
     ) -> None:
         """Report the outcome of *messages*, which were sent together: the hooks' view of them,
-        empty without hooks.
+        empty without hooks and instrumentation. *begun*: what the instrumentation made of each.
         """
         results = None if result is None else _results_of(result)
         if self._tracer is not None and results is not None:
             record_sent(self._tracer, pending, results, self.config.group)
+        if self._instrumentation is not None:
+            end = SendEnd(
+                results=results,
+                error=error,
+                address="" if pending.target is None else pending.target.lane.address,
+                client_id=self.client.client_id,
+                namespace=self._namespace.name,
+                is_batch=pending.batch is not None,
+                is_transaction=bool(pending.sys_flag & SysFlag.TRANSACTION_PREPARED),
+            )
+            self._instrumentation.send_ended(begun, end)
         for message, one in zip(messages, results or itertools.repeat(None), strict=False):
             run_after(self.config.hooks, message, one, error)
 

@@ -24,13 +24,14 @@ import asyncio
 import enum
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ogive.client.consumer.outcome import Failure, Verdict, failed, judge, read
 from ogive.client.hooks import await_in_fresh_context, must_pass, running_task
+from ogive.client.instrumentation import instrumentation
 from ogive.client.listener import (
     COMMIT,
     ROLLBACK,
@@ -98,7 +99,52 @@ def bound(
     """Return *listener* as a member calls it: its settings have the names on the wire, and its
     function takes messages that were pulled.
     """
+    own = None
+    if listener.function is not no_function:
+        own = _instrumenting(listener, namespace, inherits=False)
+    if own is not None:
+        interceptors = (own, *interceptors)
     return _in_namespace(intercepted(decoded(listener), interceptors), namespace)
+
+
+def around_message(
+    listener: AnyListener, namespace: Namespace
+) -> Callable[[MessageExt], AbstractContextManager[object]]:
+    """Return a function that makes the context manager in which an application processes one
+    message of an iterated consumer.
+    """
+    own = _instrumenting(listener, namespace, inherits=True)
+    if own is None:
+        return nullcontext
+    group = namespace.strip(listener.config.group)
+
+    @contextmanager
+    def around(message: MessageExt) -> Iterator[None]:
+        call = ListenerCall(group, message.topic, message.queue, (message,), listener.name, False)
+        with own(call):
+            try:
+                yield
+            except BaseException:
+                call.outcome = Outcome.RAISED
+                raise
+            call.outcome = Outcome.SUCCESS
+
+    return around
+
+
+def _instrumenting(
+    listener: AnyListener, namespace: Namespace, *, inherits: bool
+) -> Interceptor | None:
+    """Return the instrumentation's interceptor of *listener*, or None."""
+    observer = instrumentation()
+    if observer is None:
+        return None
+    return observer.interceptor(
+        in_batches=listener.config.batch > 1,
+        broadcast=listener.config.broadcast,
+        namespace=namespace.name,
+        inherits=inherits,
+    )
 
 
 def no_function(*_: Any) -> None:

@@ -16,11 +16,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Self
 
 from ogive.client.consumer.concurrent import EXPIRED_LEVEL
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.listener_call import around_message
 from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
@@ -42,15 +44,24 @@ class IncomingMessage(MessageExt):
     first one counts.
     """
 
-    __slots__ = ("_settle",)
+    __slots__ = ("_around", "_settle")
     _settle: Callable[[Later | None, str], None]
+    _around: Callable[[MessageExt], AbstractContextManager[object]]
 
     @classmethod
-    def of(cls, message: MessageExt, settle: Callable[[Later | None, str], None]) -> Self:
-        """Return a copy of *message* that calls *settle* with its outcome."""
+    def of(
+        cls,
+        message: MessageExt,
+        settle: Callable[[Later | None, str], None],
+        around: Callable[[MessageExt], AbstractContextManager[object]] = nullcontext,
+    ) -> Self:
+        """Return a copy of *message* that calls *settle* with its outcome. Its ``process()`` enters
+        what *around* makes.
+        """
         incoming = cls(*[getattr(message, name) for name in _FIELDS])
         # past the guard of the frozen record
         object.__setattr__(incoming, "_settle", settle)
+        object.__setattr__(incoming, "_around", around)
         return incoming
 
     def process(self) -> "Processing":
@@ -80,12 +91,14 @@ class Processing:
     exception, which ends here.
     """
 
-    __slots__ = ("_message",)
+    __slots__ = ("_around", "_message")
 
     def __init__(self, message: IncomingMessage) -> None:
         self._message = message
+        self._around = message._around(message)
 
     def __enter__(self) -> IncomingMessage:
+        self._around.__enter__()
         return self._message
 
     def __exit__(
@@ -95,6 +108,7 @@ class Processing:
         trace: TracebackType | None,
     ) -> bool:
         message = self._message
+        self._around.__exit__(kind, error, trace)
         if error is None:
             message.done()
             return False
@@ -131,6 +145,7 @@ class IteratorService:
     def __init__(self, group: MemberContext, listener: AnyListener, config: ConsumerConfig) -> None:
         self._group = group
         self._timeout_s = listener.config.consume_timeout_s
+        self._around = around_message(listener, group.instance.namespace)
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._ready: deque[tuple[ProcessQueue, MessageExt]] = deque()
@@ -233,7 +248,8 @@ class IteratorService:
             else:
                 self._loop.call_soon_threadsafe(self._settle, process_queue, message, verdict, why)
 
-        return IncomingMessage.of(self._group.instance.namespace.strip_message(message), settle)
+        bare = self._group.instance.namespace.strip_message(message)
+        return IncomingMessage.of(bare, settle, self._around)
 
     def _settle(
         self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None, why: str

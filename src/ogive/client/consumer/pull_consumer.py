@@ -16,6 +16,7 @@ from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.subscription import OnChange, bare_on_change
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
+from ogive.client.instrumentation import observed
 from ogive.client.listener import Start, validate_start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains
@@ -169,6 +170,12 @@ class PullConsumer(StartedByWith):
             raise InvalidOption(f"max_messages is {max_messages}: must be at least 1")
         if timeout_s is not None and timeout_s < 0:
             raise InvalidOption(f"timeout_s is {timeout_s}: it must not be negative")
+        work = self._poll(member, timeout_s, max_messages)
+        return await observed("poll", self._settings.group, self._settings.topics, work)
+
+    async def _poll(
+        self, member: PullMember, timeout_s: float | None, max_messages: int
+    ) -> list[MessageExt]:
         messages = await member.poll(timeout_s, max_messages)
         return list(map(self._namespace.strip_message, messages)) if self._namespace else messages
 

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -36,6 +36,7 @@ from ogive.client.consumer.leases import (
 )
 from ogive.client.consumer.rebalance import LEAVE_TIMEOUT_S
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
+from ogive.client.instrumentation import M, observed
 from ogive.client.listener import Start, consume_from_where
 from ogive.errors import (
     BrokerError,
@@ -316,6 +317,16 @@ class SimpleConsumer(StartedByWith):
         """
         calls = self._running()
         _check_receive(max_messages, invisible_s, wait_s)
+        work = self._receive(calls, max_messages, invisible_s, wait_s)
+        return await self._observed("receive", work)
+
+    def _observed(self, operation: str, work: Awaitable[M]) -> Awaitable[M]:
+        strip = self._namespace.strip
+        return observed(operation, strip(self._member.group), map(strip, self._subscriptions), work)
+
+    async def _receive(
+        self, calls: PopClient, max_messages: int, invisible_s: float, wait_s: float
+    ) -> list[MessageExt]:
         most = min(max_messages, MAX_POP_MESSAGES)
         if self._leases.room() < most:
             raise IllegalStateError(
@@ -523,7 +534,9 @@ class SimpleConsumer(StartedByWith):
         acknowledged before. The others are acknowledged then. After another OgiveError the messages
         may be acknowledged again.
         """
-        calls = self._running()
+        await self._observed("ack", self._ack(self._running(), messages))
+
+    async def _ack(self, calls: PopClient, messages: Sequence[MessageExt]) -> Sequence[MessageExt]:
         leases = [(message, self._lease(message)) for message in messages]
         held = [(message, lease) for message, lease in leases if lease is not None]
         if held:
@@ -532,6 +545,7 @@ class SimpleConsumer(StartedByWith):
         late = [message for message, lease in leases if lease is None]
         if late:
             raise LeaseEnded(self._why_ended(late[0], "acknowledged"), late)
+        return messages
 
     async def change_invisible(self, message: MessageExt, seconds: float) -> None:
         """Keep a received message for *seconds* from now; 0 has it delivered again at once.

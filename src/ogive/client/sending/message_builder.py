@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.hooks import run_before
+from ogive.client.instrumentation import Instrumentation
 from ogive.client.namespace import Namespace
 from ogive.client.sending.handle import KEY_BYTES
 from ogive.client.sending.pending import PendingSend
@@ -164,9 +165,11 @@ _BATCH_ITEM_BYTES: Final = 22 + 42
 # of send_batch, at a time
 BEGUN_BATCHES: Final = 4
 
-Ended = Callable[[Sequence[Message], PendingSend, SendResult | None, BaseException | None], None]
-"""Hears what became of messages that went together; of none, if nobody but the trace wants to
-know.
+Ended = Callable[
+    [Sequence[Message], Sequence[Any], PendingSend, SendResult | None, BaseException | None], None
+]
+"""Hears what became of messages that went together, with what the instrumentation made of each;
+of none, if nobody but the trace wants to know.
 """
 
 
@@ -182,11 +185,14 @@ class MessageBuilder:
         namespace: Namespace,
         serializer: Callable[[Any], bytes] | None,
         ended: Ended | None,
+        instrumentation: Instrumentation | None = None,
     ) -> None:
         self._config = config
         self._namespace = namespace
         self.serializer = serializer
         self._ended = ended
+        self._instrumentation = instrumentation
+        self._needs_message = bool(config.hooks) or instrumentation is not None
 
     def message(
         self,
@@ -206,13 +212,14 @@ class MessageBuilder:
         _check_arguments(sharding_key, queue)
         hooks = self._config.hooks
         message, flag, unusual_level = None, 0, 0
+        begun: tuple[Any, ...] = ()
         if self.serializer is not None and body is not None:
             body = self._raw(body)
         if (
             isinstance(topic, str)
             and type(body) is bytes
             and len(body) <= MAX_BODY_BYTES
-            and not (properties or hooks)
+            and not (properties or self._needs_message)
             and type(delay_level) is int
             and 0 <= delay_level <= USUAL_LEVELS
             and deliver_at is None
@@ -238,6 +245,9 @@ class MessageBuilder:
                     priority,
                 ),
             )
+            if self._instrumentation is not None:
+                message, one = self._instrumentation.send_begins(message, in_batch=False)
+                begun = (one,)
             topic, body, sharding_key, flag = (
                 message.topic,
                 message.body,
@@ -256,7 +266,7 @@ class MessageBuilder:
         pending = PendingSend(topic, body, text, sharding_key, queue, sys_flag, flag)
         pending.unusual_level = unusual_level
         if self._ended is not None:
-            pending.on_end = partial(self._ended, () if message is None else (message,))
+            pending.on_end = partial(self._ended, () if message is None else (message,), begun)
         return pending
 
     def batches(
@@ -293,6 +303,9 @@ class MessageBuilder:
                 else Message(topic, self._raw(given), tag=tag, sharding_key=sharding_key),
             )
             _check_in_batch(topic, message)
+            begun_one = None
+            if self._instrumentation is not None:
+                message, begun_one = self._instrumentation.send_begins(message, in_batch=True)
             text = message_property_text(message)
             size = _BATCH_ITEM_BYTES + len(message.body) + len(text)
             own = message.sharding_key if queue is None else None
@@ -302,7 +315,7 @@ class MessageBuilder:
                 begun_bytes -= batch.bytes
                 yield self._batch(begun.pop(key), wire_topic, wire_queue)
             batch = begun.setdefault(key, _Batch(message.sharding_key))
-            batch.add(index, message, text, size)
+            batch.add(index, message, begun_one, text, size)
             begun_bytes += size
             if begun_bytes > BEGUN_BATCHES * config.max_batch_bytes:
                 oldest = begun.pop(next(iter(begun)))
@@ -317,7 +330,7 @@ class MessageBuilder:
         pending = PendingSend(topic, b"", "", batch.sharding_key, queue, batch=batch.rows)
         pending.size += batch.bytes
         if self._ended is not None:
-            pending.on_end = partial(self._ended, batch.messages)
+            pending.on_end = partial(self._ended, batch.messages, batch.begun)
         return batch.indexes, pending
 
     def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
@@ -360,6 +373,8 @@ class _Batch:
         self.sharding_key = sharding_key
         self.indexes: list[int] = []
         self.messages: list[Message] = []
+        # what the instrumentation made of each
+        self.begun: list[Any] = []
         # flag, body and property text of each
         self.rows: list[tuple[int, bytes, str]] = []
         self.bytes = 0
@@ -367,9 +382,10 @@ class _Batch:
     def has_room(self, size: int, max_bytes: int) -> bool:
         return self.bytes + size <= max_bytes and len(self.rows) < MAX_BATCH_MESSAGES
 
-    def add(self, index: int, message: Message, text: str, size: int) -> None:
+    def add(self, index: int, message: Message, begun: Any, text: str, size: int) -> None:
         self.indexes.append(index)
         self.messages.append(message)
+        self.begun.append(begun)
         self.rows.append((message.flag, message.body, text))
         self.bytes += size
 

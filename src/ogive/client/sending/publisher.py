@@ -119,7 +119,10 @@ class NoRoom(Exception):
 class Publisher:
     """Engine of a producer: gives each message that it accepts exactly one outcome."""
 
-    def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
+    def __init__(
+        self, client: ClientInstance, config: ProducerConfig, *, is_observed: bool = False
+    ) -> None:
+        """Make an engine. *is_observed*: every message is built in the long way."""
         self.client = client
         self.config = config
         self._metrics = client.metrics
@@ -141,10 +144,10 @@ class Publisher:
         self._under_way: set[PendingSend] = set()
         self._flushes: list[tuple[set[PendingSend], asyncio.Future[None]]] = []
         self._closed = False
-        # smaller bodies can be sent as they are, unless hooks or traces want to see the messages
+        # smaller bodies can be sent as they are, unless somebody wants to see the messages
         self._plain_bytes = (
             0
-            if config.hooks or config.trace
+            if config.hooks or config.trace or is_observed
             else MAX_BODY_BYTES + 1
             if config.compress_over_bytes is None
             else min(config.compress_over_bytes, MAX_BODY_BYTES + 1)

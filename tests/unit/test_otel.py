@@ -1,0 +1,116 @@
+"""ogive.otel: what is exported, against a scripted broker; tests/integration has a real one."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
+
+import ogive
+import ogive.otel
+from ogive.errors import MessageIllegal, ResponseCode
+from ogive.testing.fake_broker import FakeBroker, error
+from ogive.wire.codes import RequestCode
+from tests.telemetry import Telemetry, instrumented
+from tests.unit.client.serving import on_a_thread
+from tests.unit.client.test_producer import properties_of
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with on_a_thread() as fake:
+        yield fake
+
+
+@pytest.fixture
+def telemetry() -> Iterator[Telemetry]:
+    with instrumented() as made:
+        yield made
+
+
+def test_a_failed_send_is_a_failed_span(broker: FakeBroker, telemetry: Telemetry) -> None:
+    broker.on(SEND, error(ResponseCode.MESSAGE_ILLEGAL, "too long"))
+    with ogive.Producer(broker.address) as producer, pytest.raises(MessageIllegal):
+        producer.send("Orders", b"1")
+    [span] = telemetry.spans
+    attributes = span.attributes or {}
+    assert (span.name, span.status.is_ok) == ("send Orders", False)
+    assert attributes["error.type"] == "ogive.errors.MessageIllegal"
+    assert [event.name for event in span.events] == ["exception"]
+    [sent] = telemetry.metrics()["messaging.client.sent.messages"]
+    assert (sent.value, sent.attributes["error.type"]) == (1, attributes["error.type"])
+
+
+def test_each_submitted_message_has_a_span_of_the_callers_trace(
+    broker: FakeBroker, telemetry: Telemetry
+) -> None:
+    with (
+        ogive.Producer(broker.address) as producer,
+        telemetry.tracer.start_as_current_span("order") as order,
+    ):
+        handles = [producer.submit("Orders", b"%d" % number) for number in range(20)]
+    assert [handle.result().status.name for handle in handles] == ["SEND_OK"] * 20
+    spans = telemetry.named("send Orders")
+    assert len({span.context.span_id for span in spans}) == 20
+    assert {span.context.trace_id for span in spans} == {order.get_span_context().trace_id}
+
+
+def test_clients_that_are_made_after_uninstrument_send_no_context(
+    broker: FakeBroker, telemetry: Telemetry
+) -> None:
+    ogive.otel.uninstrument()
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"1")
+    with telemetry.tracer.start_as_current_span("work"):
+        pass
+    assert [span.name for span in telemetry.spans] == ["work"]
+    assert "traceparent" not in properties_of(broker.of(SEND)[0])
+
+
+class Broken(SpanProcessor):
+    """A processor of an application that has a fault."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if "create" not in span.name:
+            raise RuntimeError(span.name)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError(span.name)
+
+
+def test_telemetry_that_fails_is_logged_and_loses_no_message(
+    broker: FakeBroker, telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    telemetry.tracer_provider.add_span_processor(Broken())
+    with ogive.Producer(broker.address) as producer:
+        assert producer.send("Orders", b"1").status.name == "SEND_OK"
+        assert len(producer.send_batch("Orders", [b"2", b"3"])) == 2
+    logged = {record.message for record in caplog.records if record.levelno == logging.ERROR}
+    assert logged == {"no span for a message for Orders"}
+
+
+WITHOUT = """
+import sys
+import ogive, ogive.aio
+for name in ogive.__all__:
+    getattr(ogive, name)
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+sys.modules["opentelemetry"] = None
+try:
+    import ogive.otel
+except ModuleNotFoundError as exc:
+    print(exc)
+"""
+
+
+def test_nothing_is_imported_without_it_and_a_missing_package_is_named() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.rstrip().endswith("ogive.otel needs pip install 'ogive[otel]'")
