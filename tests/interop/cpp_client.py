@@ -20,10 +20,11 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import rocketmq.client as cpp
-from rocketmq.exceptions import ffi_check
+from rocketmq.exceptions import RocketMQException, ffi_check
 from rocketmq.ffi import MSG_CALLBACK_FUNC, MessageModel, dll
 
 # what a callback returns
@@ -43,6 +44,17 @@ def message(topic: str, index: int) -> cpp.Message:
     return made
 
 
+def insist(call: Callable[[], cpp.SendResult]) -> cpp.SendResult:
+    """Send again while there is no route: the client asks once, and waits 3 seconds for it."""
+    give_up = time.monotonic() + 60
+    while True:
+        try:
+            return call()
+        except RocketMQException as exc:
+            if "No route info" not in str(exc) or time.monotonic() > give_up:
+                raise
+
+
 def send(name_server: str, topic: str, count: int, mode: str) -> bool:
     producer = cpp.Producer("interop-cpp-producer", timeout=60_000)
     producer.set_namesrv_addr(name_server)
@@ -59,10 +71,10 @@ def send(name_server: str, topic: str, count: int, mode: str) -> bool:
             continue
         if mode == "delayed":
             made.set_delay_time_level(1)
-        result = (
-            producer.send_orderly(made, index % 4)
+        result = insist(
+            functools.partial(producer.send_orderly, made, index % 4)
             if mode == "orderly"
-            else producer.send_sync(made)
+            else functools.partial(producer.send_sync, made)
         )
         show(index=index, status=result.status.name, id=result.msg_id, queueOffset=result.offset)
     if mode == "oneway":
