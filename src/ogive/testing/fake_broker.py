@@ -305,12 +305,18 @@ class FakeBroker:
         ]
 
     async def received(self, code: int, count: int = 1) -> list[RemotingCommand]:
-        """Wait until *count* requests with *code* have arrived."""
+        """Wait until *count* requests with *code* have arrived, and return all so far.
+
+        Raises TimeoutError after a minute.
+        """
         await self.until(lambda: len(self.of(code)) >= count)
         return self.of(code)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until *condition* is true; it is checked after each request."""
+        """Wait until *condition* is true; it is checked after each request.
+
+        Raises TimeoutError after a minute.
+        """
         async with asyncio.timeout(WAIT_S):
             while not condition():
                 self._changed.clear()

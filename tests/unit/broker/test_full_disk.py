@@ -55,7 +55,7 @@ def disk() -> SmallDisk:
 @pytest.fixture
 async def server(start_broker: StartBroker, disk: SmallDisk) -> Broker:
     machine = Machine(fs=FaultyFs(disk), store={"ahead_bytes": 0})
-    return await start_broker(machine=machine, delay_levels="1s", offsets_persist_s=0.05)
+    return await start_broker(machine=machine, delay_levels="3s", offsets_persist_s=0.05)
 
 
 @pytest.fixture
@@ -171,10 +171,10 @@ async def test_what_falls_due_meanwhile_is_delivered_once(
 ) -> None:
     await client.send("T", b"first")
     await client.send("T", b"delayed", {"DELAY": "1"})
-    await client.send("T", b"timed", {"TIMER_DELAY_MS": "1000"})
+    await client.send("T", b"timed", {"TIMER_DELAY_MS": "3000"})
     disk.full = True
     taken, _ = await fill(server, client)
-    due = asyncio.get_running_loop().time() + 1.2
+    due = asyncio.get_running_loop().time() + 3.2
     while asyncio.get_running_loop().time() < due:
         assert (await client.start_send("T", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
         await asyncio.sleep(0.01)

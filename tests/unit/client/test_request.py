@@ -278,17 +278,18 @@ async def test_a_late_reply_is_dropped_and_the_broker_is_satisfied(
 async def test_a_send_without_an_answer_is_waited_for_and_then_of_unknown_fate(
     broker: ReplyingBroker,
 ) -> None:
-    broker.on(SEND, SILENT)
+    broker.script(SEND, SILENT)
     async with asking(broker, retries=0) as producer:
         with pytest.raises(
             ReplyTimeout, match="did not confirm it, so it may or may not be stored"
         ):
             await producer.request("Prices", b"espresso", timeout_s=0.5)
+        broker.hold(SEND)
         request = asyncio.create_task(producer.request("Prices", b"latte"))
         # its broker stored it, and the consumer was quicker than the answer
         await broker.push((await broker.asked(2))[1])
         assert (await request).body == b"2.20"
-        broker.on(SEND, None)
+        broker.release(SEND)
 
 
 async def test_a_request_that_is_not_stored_fails_at_once(broker: ReplyingBroker) -> None:

@@ -372,7 +372,7 @@ async def test_a_held_pull_is_answered_by_the_next_message_of_its_queue(
     server: Broker, client: RawClient, another: RawClient
 ) -> None:
     await client.send("T", b"old")
-    pull = client.start_pull("G", "T", 1, suspend_ms=15_000)
+    pull = client.start_pull("G", "T", 1, suspend_ms=50_000)
     await until_held(server)
     await another.send("T", b"elsewhere", queue=1)
     assert not pull.done()
@@ -420,7 +420,7 @@ async def test_a_pull_from_an_empty_queue_is_held_too(
     server: Broker, client: RawClient, another: RawClient
 ) -> None:
     await client.send("T", queue=1)
-    pull = client.start_pull("G", "T", 0, suspend_ms=15_000)
+    pull = client.start_pull("G", "T", 0, suspend_ms=50_000)
     await until_held(server)
     await another.send("T", b"first")
     assert [message.body for message in messages(await pull)] == [b"first"]
@@ -440,7 +440,7 @@ async def test_messages_that_fail_the_filter_do_not_wake_and_are_passed_over(
     server: Broker, client: RawClient, another: RawClient
 ) -> None:
     await client.send("T")
-    pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=15_000)
+    pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=50_000)
     await until_held(server)
     await another.send_batch("T", [b"no tag"] * 2_000)
     assert not pull.done()
@@ -537,7 +537,7 @@ async def test_a_held_pull_commits_once(
     server: Broker, client: RawClient, another: RawClient
 ) -> None:
     await client.send("T")
-    pull = client.start_pull("G", "T", 1, suspend_ms=15_000, commit=1)
+    pull = client.start_pull("G", "T", 1, suspend_ms=50_000, commit=1)
     await until_held(server)
     server.context.offsets.commit("G", "T", 0, 5)
     await another.send("T")
@@ -550,7 +550,7 @@ async def test_pulls_of_a_closed_connection_are_forgotten(
 ) -> None:
     await client.send("T")
     async with await RawClient.open(server.address) as leaving:
-        gone = leaving.start_pull("G", "T", 1, suspend_ms=15_000)
+        gone = leaving.start_pull("G", "T", 1, suspend_ms=50_000)
         await until_held(server)
     assert gone.exception() is not None
     async with asyncio.timeout(60):
@@ -568,10 +568,10 @@ async def test_too_many_held_pulls_are_answered_as_busy(
         await RawClient.open(server.address) as other,
     ):
         await client.send("T")
-        mine = [client.start_pull("G", "T", 1, suspend_ms=15_000) for _ in range(3)]
-        assert (await client.pull("G", "T", 1, suspend_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
-        theirs = [other.start_pull("G", "T", 1, suspend_ms=15_000) for _ in range(2)]
-        assert (await other.pull("G", "T", 1, suspend_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
+        mine = [client.start_pull("G", "T", 1, suspend_ms=50_000) for _ in range(3)]
+        assert (await client.pull("G", "T", 1, suspend_ms=50_000)).code == ResponseCode.SYSTEM_BUSY
+        theirs = [other.start_pull("G", "T", 1, suspend_ms=50_000) for _ in range(2)]
+        assert (await other.pull("G", "T", 1, suspend_ms=50_000)).code == ResponseCode.SYSTEM_BUSY
         await client.send("T")
         assert {(await pull).code for pull in mine + theirs} == {ResponseCode.SUCCESS}
 
@@ -580,7 +580,7 @@ async def test_stopping_answers_held_pulls(start_broker: StartBroker) -> None:
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
         await client.send("T")
-        pull = client.start_pull("G", "T", 1, suspend_ms=15_000)
+        pull = client.start_pull("G", "T", 1, suspend_ms=50_000)
         await until_held(server)
         await server.stop()
         assert (await pull).code == ResponseCode.PULL_NOT_FOUND
