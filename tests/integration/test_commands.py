@@ -911,12 +911,15 @@ def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
     )
     assert (
         b"no dead letter nobody"
-        in ogive("dead-letter", "send", "refusers", "nobody", *server).stderr
+        in ogive("dead-letter", "redrive", "refusers", "nobody", *server).stderr
     )
     assert (
         b"1 dead letter was given to refusers again"
-        in ogive("dead-letter", "send", "refusers", sent["id"], *server).stdout
+        in ogive("dead-letter", "redrive", "refusers", sent["id"], *server).stdout
     )
+    # the index of the retry topic tells
+    twice = ogive("dead-letter", "redrive", "refusers", "--all", "--yes", "--json", *server)
+    assert (json.loads(twice.stdout)["sent"], json.loads(twice.stdout)["sent_before"]) == (0, 1)
     retry = ogive(
         "tail", "%RETRY%refusers", "--from", "earliest", "--count", "1", "--json", *server
     )
@@ -927,7 +930,7 @@ def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
     misspelt = ogive("dead-letter", "list", "refuser", *server)
     assert (misspelt.returncode, b"Similar groups: refusers" in misspelt.stderr) == (1, True)
     ogive("group", "create", "happy", *server)
-    answer = ogive("dead-letter", "send", "happy", "--all", *server)
+    answer = ogive("dead-letter", "redrive", "happy", "--all", *server)
     assert (answer.returncode, answer.stdout, answer.stderr) == (
         0,
         b"",

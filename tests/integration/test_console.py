@@ -185,7 +185,7 @@ def test_a_member_and_its_dead_letters_are_shown(
             assert re.search(r"Dead letters 1 held", words)
     letters = browser.get(f"/dead-letters/{group}")
     assert re.search(rf"{topic} \d+ 4712 decaf", letters.words)
-    assert f"ogive dead-letter send {group} {sent.id}" in letters.words
+    assert f"ogive dead-letter redrive {group} {sent.id}" in letters.words
 
 
 def test_every_command_that_a_page_shows_is_one(

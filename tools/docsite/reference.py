@@ -109,8 +109,8 @@ def _commands(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
             (f"[`{name} {word}`](#{_slug(f'{name} {word}')})", text) for word, text in helps.items()
         ]
         yield table(("command", ""), rows)
-        for word, command in inner[0].choices.items():
-            yield from _commands(f"{name} {word}", command)
+        for word in helps:
+            yield from _commands(f"{name} {word}", inner[0].choices[word])
         return
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
     yield "```text\n" + usage.replace("\n       ", "\n") + "\n```\n"

@@ -1,10 +1,8 @@
-"""``ogive message``, ``ogive trace`` and ``ogive dead-letter``: find messages.
+"""``ogive message`` and ``ogive trace``: find messages.
 
 ``ogive message``: one message by id or place, or those with a key or of a time.
 
 ``ogive trace``: the history of a message, from the traces of producers and consumers.
-
-``ogive dead-letter``: list the messages that a group could not consume, and send them again.
 """
 
 import argparse
@@ -16,20 +14,14 @@ from ogive import aio, model
 from ogive.cli.connect import client_config
 from ogive.cli.message_options import LISTED
 from ogive.cli.output import (
-    confirm,
-    instant,
     period,
-    print_done,
     print_message,
     print_message_whole,
     print_rows,
-    say,
     say_if_more,
 )
-from ogive.client.admin.message_admin import MAX_MESSAGES
 from ogive.errors import InvalidOption, OgiveError
 from ogive.model import MessageExt, MessageQueue
-from ogive.text import pluralize
 from ogive.wire.trace import TraceRecord
 
 _IN_BATCHES: Final = (
@@ -165,69 +157,3 @@ def _line(record: TraceRecord) -> tuple[object, ...]:
         record.cost_ms,
         words,
     )
-
-
-async def list_letters(options: argparse.Namespace) -> int:
-    async with aio.Admin(client=client_config(options)) as admin:
-        letters = await _letters(admin, options, options.limit)
-    for letter in letters:
-        print_message(letter, as_json=options.json, dead_letter=True)
-    if not letters:
-        _say_none(options)
-    else:
-        say_if_more(len(letters), options.limit)
-    return 0
-
-
-async def redrive(options: argparse.Namespace) -> int:
-    """Send dead letters again. If an id is not among them, raise InvalidOption and send nothing."""
-    if options.ids and options.all:
-        raise InvalidOption(
-            "--all means every dead letter, and ids only some: leave one of them out"
-        )
-    if not options.ids and not options.all:
-        raise InvalidOption(
-            "say which dead letters are sent again: their ids (`ogive dead-letter list`), or --all"
-        )
-    async with aio.Admin(client=client_config(options)) as admin:
-        # a letter may be in the list several times
-        letters = {letter.id: letter for letter in await _letters(admin, options, MAX_MESSAGES)}
-        missing = set(options.ids) - letters.keys()
-        if missing:
-            raise InvalidOption(
-                f"group {options.group} has no dead letter {min(missing)} (`ogive dead-letter list "
-                f"{options.group}` shows their ids)"
-            )
-        chosen = [letter for letter in letters.values() if options.all or letter.id in options.ids]
-        if options.all and chosen:
-            oldest = min(letter.stored_at for letter in chosen).date()
-            confirm(
-                f"give {pluralize(len(chosen), 'dead letter')}, the oldest of {oldest}, to "
-                f"{options.group} again? "
-                "It gets those that it has consumed meanwhile, too; --since TIME leaves older ones "
-                "out.",
-                yes=options.yes,
-            )
-        for letter in chosen:
-            await admin.send_again(options.group, letter)
-    if not chosen and not options.json:
-        _say_none(options)
-        return 0
-    count = "1 dead letter was" if len(chosen) == 1 else f"{len(chosen):,} dead letters were"
-    print_done(
-        options,
-        f"{count} given to {options.group} again; they stay in the list",
-        group=options.group,
-        sent=len(chosen),
-    )
-    return 0
-
-
-def _say_none(options: argparse.Namespace) -> None:
-    since = " since then" if options.since else ""
-    say(f"group {options.group} has no dead letters{since}")
-
-
-async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) -> list[MessageExt]:
-    since = None if options.since is None else instant("--since", options.since)
-    return await admin.dead_letters(options.group, start=since, limit=limit)

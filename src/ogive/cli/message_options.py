@@ -235,7 +235,7 @@ DEAD_LETTER: Final = CommandGroup(
     commands=(
         Command(
             "list",
-            "lookup_commands:list_letters",
+            "dead_letter_commands:list_letters",
             "list the dead letters of a group, the oldest first",
             parts=(
                 option("group"),
@@ -252,28 +252,59 @@ DEAD_LETTER: Final = CommandGroup(
             ),
         ),
         Command(
-            "send",
-            "lookup_commands:redrive",
-            "send dead letters to their group again",
-            "Only this group gets them, with all retries again. They stay in the list, so if you "
-            "send one twice, it is delivered twice.",
+            "redrive",
+            "dead_letter_commands:redrive",
+            "send dead letters to their group again: those named, or all that the options choose",
+            "Only this group gets them, with all retries again. They stay in the list. A letter "
+            "that was sent before, and has not failed again since, is left out unless --again is "
+            "given: the brokers' index of the group's retry topic tells. For more than some ten "
+            "thousand letters, or to send them to all groups of their topic, there is `ogive "
+            "pipeline redrive`, on Spark. A dead letter does not hold the error of its last try; "
+            "the consumer's log does, in one line with the id. Exit code 130: interrupted; the "
+            "same command sends the rest.",
             parts=(
                 option("group"),
                 option("ids", nargs="*", metavar="ID", help="ids from `ogive dead-letter list`"),
-                option(
-                    "--all",
-                    action="store_true",
-                    help="all of them (at most the 10,000 oldest), after a question",
-                ),
+                option("--all", action="store_true", help="all of them, after a question"),
                 option(
                     "--since",
                     metavar="TIME",
-                    help="only those stored since a time such as 2026-11-01T08:00",
+                    help="only those stored since a time such as 2026-11-01T08:00 (local, unless "
+                    "it names a zone)",
                 ),
+                option("--until", metavar="TIME", help="only those stored before this time"),
+                option(
+                    "--tag",
+                    metavar="EXPRESSION",
+                    help="only these tags, for example 'paid || refunded'",
+                ),
+                option(
+                    "--where",
+                    metavar="SQL",
+                    help="only those for whose properties this SQL92 filter is true, as in a "
+                    "subscription: \"amount > 100 AND RETRY_TOPIC = 'Orders'\"; RETRY_TOPIC is "
+                    "the topic where the message comes from",
+                ),
+                option(
+                    "--limit",
+                    type=int,
+                    metavar="N",
+                    help="the N oldest of these (default: 10000, which is the most); the same "
+                    "command sends the next ones",
+                ),
+                option("--again", action="store_true", help="also those that were sent before"),
+                option(
+                    "--rate",
+                    type=float,
+                    metavar="N",
+                    help="at most N messages a second (default: as fast as the broker stores them)",
+                ),
+                option("--dry-run", action="store_true", help="only show what would be sent"),
                 YES,
                 *CLUSTER,
                 JSON,
             ),
+            old_name="send",
         ),
     ),
 )

@@ -55,7 +55,8 @@ class Command:
     """A command, carried out by *function*, ``module:function`` under ogive.cli.
 
     *more* and *example* are shown only in its own help. *defaults* are for attributes that no
-    option sets, or not always; *environment* names the variables that set others.
+    option sets, or not always; *environment* names the variables that set others. *old_name* still
+    works, and no help shows it.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Command:
     example: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    old_name: str = ""
 
     def add_to(self, commands: Commands) -> None:
         command = commands.add_parser(
@@ -84,6 +86,8 @@ class Command:
             function=function,
             command_parser=command,
         )
+        if self.old_name:
+            commands.choices[self.old_name] = command
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 properties and order of a sharding key.
 
 All groups of that topic get them; to send them to the one group that failed, use ``ogive
-dead-letter send``. A ledger under *state* records each letter that was sent, by its place and id,
-so that no run sends a letter again; a crash repeats at most one chunk.
+dead-letter redrive``. A ledger under *state* records each letter that was sent, by its place and
+id, so that no run sends a letter again; a crash repeats at most one chunk.
 """
 
 from pathlib import Path

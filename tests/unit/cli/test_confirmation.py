@@ -1,8 +1,10 @@
 """Commands that take access away or send again, without a broker: they look and ask first."""
 
+import asyncio
 import dataclasses
 import io
 import json
+import signal
 from datetime import UTC, datetime
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -10,11 +12,22 @@ from typing import Any, Self
 import pytest
 
 from ogive import aio
+from ogive.cli import dead_letter_commands
 from ogive.cli.main import main
 from ogive.client.admin import OffsetReset
 from ogive.errors import BrokerError, GroupNotExist, ResponseCode
-from ogive.model import MessageQueue
+from ogive.model import MessageExt, MessageQueue
 from ogive.testing import message
+
+
+def letter(name: str, day: int, offset: int = 0, **settings: Any) -> MessageExt:
+    """Return a dead letter of November."""
+    one = message("%DLQ%payd", b"x", queue_offset=offset or day, **settings)
+    return dataclasses.replace(
+        one,
+        properties={**one.properties, "UNIQ_KEY": name},
+        store_timestamp_ms=int(datetime(2026, 11, day, tzinfo=UTC).timestamp() * 1000),
+    )
 
 
 class Cluster:
@@ -22,6 +35,10 @@ class Cluster:
 
     def __init__(self) -> None:
         self.done: list[tuple[Any, ...]] = []
+        self.letters = [
+            letter("p1", 16, tag="paid", properties={"amount": "7"}),
+            letter("p2", 23, tag="late", properties={"amount": "40"}),
+        ]
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,11 +83,13 @@ class Cluster:
     async def update_user(self, name: str, *_: Any, **__: Any) -> None:
         self.done.append((name,))
 
-    async def dead_letters(self, group: str, **_: Any) -> list[Any]:
-        return [
-            SimpleNamespace(id=name, stored_at=datetime(2026, 11, day, tzinfo=UTC))
-            for name, day in (("p1", 16), ("p2", 23))
-        ]
+    async def dead_letters(
+        self, group: str, *, start: datetime | None, end: datetime | None, limit: int
+    ) -> list[MessageExt]:
+        return [one for one in self.letters if start is None or start <= one.stored_at][:limit]
+
+    async def was_sent_again(self, group: str, letter: MessageExt) -> bool:
+        return (group, letter.id) in self.done
 
     async def reset_offsets(self, *_: Any, **__: Any) -> None:
         raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group biling not exist!")
@@ -114,7 +133,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
         (["user", "update", "biling", "--disable"], "there is no user biling (ogive user list)"),
         (["user", "delete", "biling", "--yes"], "there is no user biling (ogive user list)"),
         (
-            ["dead-letter", "send", "payd", "--all"],
+            ["dead-letter", "redrive", "payd", "--all"],
             "give 2 dead letters, the oldest of 2026-11-16, to payd again?",
         ),
     ],
@@ -137,6 +156,16 @@ def test_nothing_is_done_that_was_not_meant(
         (["acl", "delete", "billing", "--json", "Topic:Pay"], [("billing", "Topic:Pay")]),
         (["dead-letter", "send", "payd", "--yes", "p2"], [("payd", "p2")]),
         (["dead-letter", "send", "payd", "p1", "--json", "p2"], [("payd", "p1"), ("payd", "p2")]),
+        (["dead-letter", "redrive", "payd", "--tag", "paid || new", "-y"], [("payd", "p1")]),
+        (["dead-letter", "redrive", "payd", "--where", "amount > 7", "-y"], [("payd", "p2")]),
+        (["dead-letter", "redrive", "payd", "--where", "cost > 7", "-y"], []),
+        (["dead-letter", "redrive", "payd", "--limit", "1", "-y"], [("payd", "p1")]),
+        (["dead-letter", "redrive", "payd", "--since", "2026-11-20", "-y"], [("payd", "p2")]),
+        (["dead-letter", "redrive", "payd", "--all", "--dry-run"], []),
+        (
+            ["dead-letter", "redrive", "payd", "--all", "--rate", "1000", "-y"],
+            [("payd", "p1"), ("payd", "p2")],
+        ),
     ],
 )
 def test_what_was_meant_is_done(
@@ -165,7 +194,14 @@ def test_a_new_rule_says_what_it_took_the_place_of(
             ["acl", "delete", "billing", "Topic:Pay"],
             {"user": "billing", "resource": "Topic:Pay", "deleted": True},
         ),
-        (["dead-letter", "send", "payd", "p2"], {"group": "payd", "sent": 1}),
+        (
+            ["dead-letter", "redrive", "payd", "p2"],
+            {"group": "payd", "sent": 1, "sent_before": 0, "dry_run": False},
+        ),
+        (
+            ["dead-letter", "redrive", "payd", "--all", "--dry-run"],
+            {"group": "payd", "sent": 2, "sent_before": 0, "dry_run": True},
+        ),
     ],
 )
 def test_programs_are_told_what_was_done(
@@ -173,6 +209,64 @@ def test_programs_are_told_what_was_done(
 ) -> None:
     assert main([*words, "--json", "-n", "h:1"]) == 0
     assert json.loads(capsys.readouterr().out) == record
+
+
+def test_a_dead_letter_is_not_sent_twice_unless_that_is_meant(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    redrive = ["dead-letter", "redrive", "payd", "-n", "h:1", "-y"]
+    assert main([*redrive, "p2"]) == 0
+    assert main([*redrive, "--all"]) == 0
+    assert cluster.done == [("payd", "p2"), ("payd", "p1")]
+    assert "1 dead letter left out, sent before: --again" in capsys.readouterr().err
+    assert main([*redrive, "p2", "--again"]) == 0
+    assert cluster.done[2:] == [("payd", "p2")]
+
+
+def test_dead_letters_are_read_in_pages(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dead_letter_commands, "PAGE", 3)
+    redrive = ["dead-letter", "redrive", "payd", "--all", "-n", "h:1", "-y"]
+    # three days with two letters each: each page but the first begins with one that was read
+    cluster.letters = [letter(f"p{n}", 10 + n // 2, offset=1 + n) for n in range(6)]
+    assert main(redrive) == 0
+    assert cluster.done == [("payd", f"p{n}") for n in range(6)]
+    cluster.done.clear()
+    cluster.letters = [letter(f"p{n}", 10, offset=1 + n) for n in range(3)]
+    assert main(redrive) == 1
+    assert "over 3 dead letters were stored at 2026-11-10" in capsys.readouterr().err
+    assert not cluster.done
+
+
+def test_ctrl_c_lets_the_send_come_to_its_end_and_says_how_many_were_sent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def send_again(group: str, letter: MessageExt) -> None:
+        signal.raise_signal(signal.SIGINT)
+        # the event loop handles it some iterations later
+        for _ in range(10):
+            await asyncio.sleep(0)
+        cluster.done.append((group, letter.id))
+
+    monkeypatch.setattr(cluster, "send_again", send_again)
+    assert main(["dead-letter", "redrive", "payd", "--all", "-n", "h:1", "-y"]) == 130
+    assert cluster.done == [("payd", "p1")]
+    said = capsys.readouterr()
+    assert said.err == "ogive: sent 1 of 2 dead letters; the same command sends the rest\n"
+    assert said.out.startswith("1 dead letter was given to payd again")
+
+
+def test_an_error_in_the_middle_says_how_many_were_sent(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def send_again(group: str, letter: MessageExt) -> None:
+        if letter.id == "p2":
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "the disk is full", "h:1")
+
+    monkeypatch.setattr(cluster, "send_again", send_again)
+    assert main(["dead-letter", "redrive", "payd", "--all", "-n", "h:1", "-y"]) == 1
+    assert "sent 1 of 2 dead letters; the same command sends the rest\n" in capsys.readouterr().err
 
 
 def test_a_reset_of_an_unknown_group_names_those_spelt_alike(

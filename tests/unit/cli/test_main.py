@@ -107,7 +107,7 @@ def test_a_command_that_is_not_whole_shows_help(
         "tail",
         "message",
         "dead-letter list",
-        "dead-letter send",
+        "dead-letter redrive",
         "pipeline archive",
         "pipeline replay",
         "pipeline redrive",

@@ -279,6 +279,30 @@ class MessageCalls(AdminBase):
             )
         return result
 
+    async def was_sent_again(self, group: str, message: MessageExt) -> bool:
+        """Return True if this dead letter was sent to its group again, and has not failed since.
+
+        Such a letter has a copy without retries in the group's retry topic, which is looked up in
+        the brokers' index. Raises NotSupported if a broker keeps no index.
+        """
+        validate_group(group)
+        try:
+            copies = await self._by_key(
+                await self._retries_of(group, message),
+                message.id,
+                message.store_timestamp_ms,
+                FOR_EVER_MS,
+                rpc.MAX_FOUND,
+            )
+        except NoRoute:
+            return False
+        return any(
+            copy.id == message.id
+            and not copy.reconsume_times
+            and copy.store_timestamp_ms >= message.store_timestamp_ms
+            for copy in copies
+        )
+
     async def _retries_of(self, group: str, message: MessageExt) -> str:
         """Return the retry topic that the members of *group* read, by how they consume now; if none
         is online, or the broker does not say, by how the message was consumed.

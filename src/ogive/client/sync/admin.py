@@ -420,6 +420,14 @@ class Admin(Facade):
         """
         return self._live().call(self._admin.send_again(group, message))
 
+    def was_sent_again(self, group: str, message: MessageExt) -> bool:
+        """Return True if this dead letter was sent to its group again, and has not failed since.
+
+        Such a letter has a copy without retries in the group's retry topic, which is looked up in
+        the brokers' index. Raises NotSupported if a broker keeps no index.
+        """
+        return self._live().call(self._admin.was_sent_again(group, message))
+
     # --- users and policies -----------------------------------------------------------------------
 
     def create_user(self, name: str, password: str, *, super_user: bool = False) -> None:

@@ -1,0 +1,219 @@
+"""``ogive dead-letter``: list the messages that a group could not consume, and send them again.
+
+``redrive`` chooses the letters first, asks, and then sends one after the other. It keeps no record
+of its own: the copies in the retry topic say which letters were sent before.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Final
+
+from ogive import aio
+from ogive.cli.connect import client_config
+from ogive.cli.exits import EXIT_INTERRUPTED
+from ogive.cli.output import confirm, period, print_done, print_message, say, say_if_more
+from ogive.client.admin.message_admin import MAX_MESSAGES
+from ogive.errors import InvalidExpression, InvalidOption
+from ogive.model import MessageExt, parse_tags
+from ogive.sql92.expression import compile_expression
+from ogive.text import pluralize
+
+PAGE: Final = 1_000
+"""Letters read at a time."""
+REPORT_S: Final = 5.0
+"""Time between two lines of progress."""
+_FILTERS: Final = ("since", "until", "tag", "where", "limit")
+
+Test = Callable[[MessageExt], bool]
+
+
+async def list_letters(options: argparse.Namespace) -> int:
+    start, _ = period(argparse.Namespace(since=options.since, until=None))
+    async with aio.Admin(client=client_config(options)) as admin:
+        letters = await admin.dead_letters(options.group, start=start, limit=options.limit)
+    for letter in letters:
+        print_message(letter, as_json=options.json, dead_letter=True)
+    if not letters:
+        say(f"group {options.group} has no dead letters{' since then' if options.since else ''}")
+    else:
+        say_if_more(len(letters), options.limit)
+    return 0
+
+
+async def redrive(options: argparse.Namespace) -> int:
+    """Send dead letters again. If an id is not among them, raise InvalidOption and send nothing."""
+    test = _check(options)
+    async with aio.Admin(client=client_config(options)) as admin:
+        letters, sent_before = await _choose(admin, options, test)
+        if letters and not (options.ids or options.dry_run):
+            oldest = min(letter.stored_at for letter in letters).date()
+            confirm(
+                f"give {pluralize(len(letters), 'dead letter')}, the oldest of {oldest}, to "
+                f"{options.group} again? "
+                "It gets those that it has consumed meanwhile, too; --since TIME leaves older ones "
+                "out.",
+                yes=options.yes,
+            )
+        sent = len(letters) if options.dry_run else await _send(admin, options, letters)
+    if sent_before and not options.json:
+        say(
+            f"{pluralize(sent_before, 'dead letter')} left out, sent before: --again sends "
+            "them once more"
+        )
+    if options.dry_run and not options.json:
+        for letter in letters:
+            print_message(letter, as_json=False, dead_letter=True)
+    if letters or options.json:
+        count = "1 dead letter" if sent == 1 else f"{sent:,} dead letters"
+        verb = "would be" if options.dry_run else "was" if sent == 1 else "were"
+        print_done(
+            options,
+            f"{count} {verb} given to {options.group} again; they stay in the list",
+            group=options.group,
+            sent=sent,
+            sent_before=sent_before,
+            dry_run=options.dry_run,
+        )
+    elif not sent_before:
+        match = "" if options.all else " that match"
+        say(f"group {options.group} has no dead letters{match}")
+    return EXIT_INTERRUPTED if sent < len(letters) else 0
+
+
+def _check(options: argparse.Namespace) -> Test:
+    """Return the test for the letters that are meant. Raises InvalidOption."""
+    if options.ids and options.all:
+        raise InvalidOption(
+            "--all means every dead letter, and ids only some: leave one of them out"
+        )
+    filters = [name for name in _FILTERS if getattr(options, name) is not None]
+    if not (options.ids or options.all or filters):
+        raise InvalidOption(
+            "say which dead letters are sent again: their ids (`ogive dead-letter list`), --since, "
+            "--until, --tag, --where or --limit, or --all"
+        )
+    for name in filters if options.ids else ():
+        if name not in ("since", "until"):
+            raise InvalidOption(
+                f"--{name} chooses among all dead letters, and ids name some: leave one of them out"
+            )
+    if options.limit is None:
+        options.limit = MAX_MESSAGES
+    if not 1 <= options.limit <= MAX_MESSAGES:
+        raise InvalidOption(
+            f"--limit {options.limit}: must be between 1 and {MAX_MESSAGES}; the same command, "
+            "given again, sends the next ones"
+        )
+    if options.rate is not None and not 0 < options.rate < 1e9:
+        raise InvalidOption(f"--rate {options.rate:g}: must be more than 0 messages a second")
+    tests: list[Test] = []
+    if options.ids:
+        ids = frozenset(options.ids)
+        tests.append(lambda letter: letter.id in ids)
+    if options.tag is not None and (tags := parse_tags(options.tag)):
+        tests.append(lambda letter: letter.tag in tags)
+    if options.where is not None:
+        try:
+            where = compile_expression(options.where)
+        except InvalidExpression as exc:
+            raise InvalidOption(f"--where: {exc}") from None
+        tests.append(lambda letter: where.matches(letter.properties))
+    return lambda letter: all(test(letter) for test in tests)
+
+
+async def _choose(
+    admin: aio.Admin, options: argparse.Namespace, test: Test
+) -> tuple[list[MessageExt], int]:
+    """Return the letters to send, and how many others were sent before."""
+    missing, read, sent_before = set(options.ids), 0, 0
+    # by id: a crash may have stored a letter several times
+    chosen: dict[str, MessageExt] = {}
+    progress = _Progress()
+    async for letter in _letters(admin, options):
+        read += 1
+        progress.show(f"looked at {pluralize(read, 'dead letter')}, {len(chosen):,} to send")
+        if not test(letter):
+            continue
+        missing.discard(letter.id)
+        if not options.again and await admin.was_sent_again(options.group, letter):
+            sent_before += 1
+            continue
+        chosen[letter.id] = letter
+        if len(chosen) == options.limit:
+            say(f"no more than {options.limit:,} at a time: the same command sends the next ones")
+            break
+    if missing:
+        raise InvalidOption(
+            f"group {options.group} has no dead letter {min(missing)} (`ogive dead-letter list "
+            f"{options.group}` shows their ids)"
+        )
+    return list(chosen.values()), sent_before
+
+
+async def _letters(admin: aio.Admin, options: argparse.Namespace) -> AsyncIterator[MessageExt]:
+    """Yield the dead letters of the time that is meant, the oldest first."""
+    start, end = period(options)
+    seen: Collection[object] = ()
+    while page := await admin.dead_letters(options.group, start=start, end=end, limit=PAGE):
+        places = {(letter.queue, letter.queue_offset): letter for letter in page}
+        fresh = [letter for place, letter in places.items() if place not in seen]
+        for letter in fresh:
+            yield letter
+        if len(page) < PAGE:
+            return
+        if not fresh:
+            raise InvalidOption(
+                f"over {PAGE:,} dead letters were stored at {start}: `ogive pipeline redrive` "
+                "can send so many"
+            )
+        # several may have the time of the last one
+        seen, start = places.keys(), page[-1].stored_at
+
+
+async def _send(
+    admin: aio.Admin, options: argparse.Namespace, letters: Collection[MessageExt]
+) -> int:
+    """Send the letters and return how many were sent: fewer after SIGINT or SIGTERM, which let a
+    send that has begun come to its end.
+    """
+    loop, stop, progress, sent = asyncio.get_running_loop(), asyncio.Event(), _Progress(), 0
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    began = loop.time()
+    try:
+        for letter in letters:
+            if options.rate is not None:
+                with contextlib.suppress(TimeoutError):
+                    pause = began + sent / options.rate - loop.time()
+                    await asyncio.wait_for(stop.wait(), max(0.0, pause))
+            if stop.is_set():
+                break
+            await admin.send_again(options.group, letter)
+            sent += 1
+            progress.show(f"sent {sent:,} of {pluralize(len(letters), 'dead letter')}")
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        if sent < len(letters):
+            say(
+                f"sent {sent:,} of {pluralize(len(letters), 'dead letter')}; the same command "
+                "sends the rest"
+            )
+    return sent
+
+
+class _Progress:
+    """Lines of progress, one in REPORT_S at most."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + REPORT_S
+
+    def show(self, text: str) -> None:
+        if time.monotonic() >= self._next:
+            say(text)
+            self._next = time.monotonic() + REPORT_S
