@@ -13,8 +13,9 @@ pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
 # the parts of make test-slow, each at most 55 minutes: tests/lanes.py derives them from markers;
 # pytest ends with 5 where ARGS picks none of a part; releases, without ARGS, is the whole bridge on
-# the releases of Spark that .venv does not have; lakes runs on Spark 4.0, for which the jars are
-SLOW_PARTS = spark releases lakes interop sdk simulation long
+# the releases of Spark that .venv does not have; lakes runs on Spark 4.0, for which the jars are;
+# frameworks has the tests of integrations, with packages that .venv does not have
+SLOW_PARTS = spark releases lakes frameworks interop sdk simulation long
 PART ?= $(SLOW_PARTS)
 # whose gRPC endpoint the official SDKs of RocketMQ 5 are run against
 SDK_SERVER ?= ogive
@@ -35,11 +36,12 @@ spark_suite = tests/unit/spark tests/unit/pipelines tests/integration
 pytest_spark = -m pytest -q -n 2 --no-loadscope-reorder -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 pytest_lakes = $(subst -n 2,-n 0,$(pytest_spark)) --nightly --part lakes
+pytest_frameworks = PYTHONPATH=$(CURDIR)/integrations/kombu/src .cache/frameworks/bin/python -m pytest -q -n 0
 
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
-	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|releases|lakes|interop|sdk|simulation|long: one part, at most 55 minutes)"
+	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|releases|lakes|frameworks|interop|sdk|simulation|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, spelling, types, unit tests"
 	@echo "make coverage  branch coverage of wire, sql92, store and access, without the compiled part; fails below 95 %"
 	@echo "make wheel     the wheel and the source distribution, in dist/"
@@ -63,7 +65,7 @@ test:
 test-slow:
 	@for part in $(PART); do case " $(SLOW_PARTS) " in *" $$part "*) ;; *) \
 		echo "PART must be one of: $(SLOW_PARTS), got $$part" >&2; exit 2;; esac; done
-	@tools/setup $(if $(filter-out lakes,$(PART)),slow,lakes)
+	@case '$(PART)' in lakes | frameworks) tools/setup $(PART);; *) tools/setup slow;; esac
 	@mkdir -p .cache/figures
 	@failed=; for part in $(PART); do \
 		echo "test-slow, part $$part"; rm -f .cache/figures/$$part.jsonl; \
@@ -73,10 +75,13 @@ test-slow:
 		if [ $$part = lakes ]; then \
 			.cache/spark40/bin/python $(pytest_lakes) tests/lakes $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; continue; \
 		fi; \
+		if [ $$part = frameworks ]; then \
+			$(pytest_frameworks) integrations $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; continue; \
+		fi; \
 		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part $$([ $$part != sdk ] || echo -m sdk --broker $(SDK_SERVER)) tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
 	done; if [ -n "$$failed" ]; then echo "test-slow: failed:$$failed" >&2; exit 1; fi
 ifeq ($(PART),$(SLOW_PARTS))
-	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(filter-out releases lakes sdk,$(SLOW_PARTS))))
+	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(filter-out releases lakes frameworks sdk,$(SLOW_PARTS))))
 endif
 
 check:

@@ -19,11 +19,12 @@ import pytest
 
 COMPUTES, APART, WAITS = "computes", "apart", "waits"
 
-PARTS: Final = ("spark", "releases", "lakes", "interop", "sdk", "simulation", "long")
+PARTS: Final = ("spark", "releases", "lakes", "frameworks", "interop", "sdk", "simulation", "long")
 """Parts of make test-slow. Split one that takes over 55 minutes on two quiet cores.
 
 The part *releases* has no long sizes: it runs the Spark bridge on the other releases of Spark. The
-part *lakes* runs on Spark 4.0, with the jars of table formats.
+part *lakes* runs on Spark 4.0, with the jars of table formats. The part *frameworks* has the
+tests of integrations, which are not below tests.
 """
 
 

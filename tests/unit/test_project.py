@@ -153,7 +153,17 @@ def test_a_feature_whose_test_did_not_pass_is_found(
 
 # --- names in text -----------------------------------------------------------------------------
 
-FOLDERS = ("src", "tests", "tools", "bench", "docs", "examples", "native", "requirements")
+FOLDERS = (
+    "src",
+    "tests",
+    "tools",
+    "bench",
+    "docs",
+    "examples",
+    "integrations",
+    "native",
+    "requirements",
+)
 PLACES = {path.relative_to(ROOT).as_posix() for top in FOLDERS for path in (ROOT / top).rglob("*")}
 PLACES.add("hatch_build.py")
 TEXTS = [
