@@ -18,6 +18,9 @@ from tests import lanes
 from tests.interop.apache import VERSION
 from tests.peers import Flavour, RunningBroker, start_broker
 
+# Some runners of CI set it, and tests compare texts without colours.
+os.environ.pop("FORCE_COLOR", None)
+
 # No test asserts a time: neither that of an example, nor that of making one.
 _untimed: dict[str, Any] = {
     "deadline": None,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from ogive.cli.colour import red
 from ogive.cli.exits import EXIT_ERROR, EXIT_TRY_LATER, EXIT_USAGE, TryLater
 from ogive.cli.parser import build_parser, normalize_arguments, parse
 from ogive.errors import InvalidOption, OgiveError
@@ -93,5 +94,5 @@ def _complain(text: str, options: argparse.Namespace) -> None:
 
         text = last_line(text)
     else:
-        text = f"ogive: {text}"
+        text = f"{red('ogive:', sys.stderr)} {text}"
     print(text, file=sys.stderr)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from ogive.cli.colour import bold
 from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt, MessageQueue, PropertyName
@@ -107,7 +108,7 @@ def print_table(
             for v, w, right in zip(values, widths, numeric, strict=True)
         ).rstrip()
 
-    print(line([head.upper() for head in heads]), file=out)
+    print(bold(line([head.upper() for head in heads]), out), file=out)
     for row in cells:
         print(line(row), file=out)
     out.flush()

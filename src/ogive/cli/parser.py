@@ -5,11 +5,13 @@ A command's own module is imported only when it runs, so that ``ogive up`` start
 
 import argparse
 import difflib
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn, cast
 
 from ogive import __version__
 from ogive.cli import admin_options, message_options, pipeline_options, run_options
+from ogive.cli.colour import red
 from ogive.cli.exits import EXIT_USAGE
 from ogive.cli.options import CLUSTER, JSON, YES, Command, CommandGroup, Commands, option
 from ogive.native import build
@@ -104,8 +106,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(
             EXIT_USAGE,
-            f"ogive: {message}{'' if message.endswith('?') else '.'} `{self.prog} --help` shows "
-            "what there is\n",
+            f"{red('ogive:', sys.stderr)} {message}{'' if message.endswith('?') else '.'} "
+            f"`{self.prog} --help` shows what there is\n",
         )
 
     # private, but the only place where argparse reads values

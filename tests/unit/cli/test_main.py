@@ -455,6 +455,7 @@ def test_a_message_does_not_command_the_terminal(
 ) -> None:
     """The body of one goes to a pipe as it is."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_a_terminal)
+    monkeypatch.setenv("NO_COLOR", "1")
     sent = message(
         "Orders",
         f"one\ntwo{EVIL}".encode(),
