@@ -598,13 +598,18 @@ LAG: Final = Command(
     "group_commands:show_lag",
     "show how far a consumer group is behind, queue by queue",
     "OFFSET is the next message for the group, END the next one for the queue, LAG the "
-    "difference, MEMBER the client that holds the "
-    "queue now. A message that waits for its next try, or for its time, is counted when its "
-    "delay is over.",
+    "difference, SECONDS the age of the newest consumed message if there is a lag, MEMBER the "
+    "client that holds the queue now. A message that waits for its next try, or for its time, is "
+    "counted when its delay is over.",
     parts=(
         option("group", help="a consumer group: the group=... of its listeners"),
         option("--topic", metavar="TOPIC", help="only this topic"),
-        option("--watch", action="store_true", help="show it again every two seconds until Ctrl-C"),
+        option(
+            "--watch",
+            action="store_true",
+            help="show it again every two seconds until Ctrl-C (exit code 0); on a terminal with "
+            "the trend of each lag",
+        ),
         *CLUSTER,
         JSON,
     ),

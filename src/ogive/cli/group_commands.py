@@ -10,8 +10,10 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, TextIO
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TextIO
 
 from ogive import aio
 from ogive.cli.connect import client_config
@@ -19,6 +21,7 @@ from ogive.cli.exits import EXIT_ERROR
 from ogive.cli.lookup_commands import named_queue
 from ogive.cli.output import (
     confirm,
+    end_interrupted_line,
     instant,
     print_changes,
     print_done,
@@ -39,7 +42,7 @@ from ogive.errors import (
     ProtocolError,
     TransportError,
 )
-from ogive.model import RETRY_PREFIX
+from ogive.model import RETRY_PREFIX, MessageQueue
 from ogive.text import escape_lines, pluralize
 from ogive.transport.event_loop import each
 
@@ -340,9 +343,14 @@ def place(text: str) -> ResetTarget:
 
 WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
+TREND: Final = 12
+"""Lags that a sparkline shows, one for each time that the watch looked."""
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_Trends = dict[MessageQueue, deque[int]]
 
-
-_LAG_CELLS: Final = ("topic", "broker", "queue", "offset", "max_offset", "lag", "member")
+_LAG_CELLS: Final = (
+    *("topic", "broker", "queue", "offset", "max_offset", "lag", "behind_s", "member"),
+)
 
 
 async def show_lag(options: argparse.Namespace) -> int:
@@ -354,18 +362,31 @@ async def show_lag(options: argparse.Namespace) -> int:
         if not rows:
             await check_topic(admin, options.topic)
         if options.watch:
-            await _watch(admin, rows, options)
+            return await _watch(admin, rows, options)
     _show(rows, options)
     return 0 if rows else 1
 
 
-async def _watch(admin: aio.Admin, rows: list[QueueLag], options: argparse.Namespace) -> NoReturn:
-    while True:
-        if not options.json and sys.stdout.isatty():
-            print(CLEAR, end="")
-        _show(rows, options)
-        await asyncio.sleep(WATCH_S)
-        rows = await _rows_again(admin, options)
+async def _watch(admin: aio.Admin, rows: list[QueueLag], options: argparse.Namespace) -> int:
+    """Show the lag again and again until Ctrl-C; on a terminal in place, with its trend."""
+    terminal = not options.json and sys.stdout.isatty()
+    # other encodings have no bars
+    utf8 = sys.stdout.encoding.lower().startswith("utf")
+    trends: _Trends = {}
+    try:
+        while True:
+            if terminal:
+                print(CLEAR, end="")
+            if terminal and utf8:
+                trends = {row.queue: trends.get(row.queue, deque(maxlen=TREND)) for row in rows}
+                for row in rows:
+                    trends[row.queue].append(row.lag)
+            _show(rows, options, trends)
+            await asyncio.sleep(WATCH_S)
+            rows = await _rows_again(admin, options)
+    except asyncio.CancelledError:
+        end_interrupted_line()
+        return 0
 
 
 async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[QueueLag]:
@@ -399,27 +420,46 @@ def say_nothing_consumed(options: argparse.Namespace) -> None:
     say(f"group {options.group} has no position in any queue{of}: nothing consumed yet")
 
 
-def _show(rows: list[QueueLag], options: argparse.Namespace) -> None:
+def _show(rows: list[QueueLag], options: argparse.Namespace, trends: _Trends | None = None) -> None:
     if not rows:
         say_nothing_consumed(options)
         return
+    now_s = time.time()
     records = [
         {
             **queue_record(row.queue),
             "offset": row.consumer_offset,
             "max_offset": row.max_offset,
             "lag": row.lag,
+            "behind_s": behind_s(row, now_s),
             "member": row.member,
         }
         for row in rows
     ]
-    print_rows(
-        options,
-        ("topic", "broker", "queue", "offset", "end", "lag", "member"),
-        [(record, [record[name] for name in _LAG_CELLS]) for record in records],
-    )
+    heads = ["topic", "broker", "queue", "offset", "end", "lag", "seconds", "member"]
+    cells = [[record[name] for name in _LAG_CELLS] for record in records]
+    if trends:
+        heads.insert(-1, "trend")
+        for row, line in zip(rows, cells, strict=True):
+            line.insert(-1, sparkline(trends[row.queue]))
+    print_rows(options, heads, list(zip(records, cells, strict=True)))
     if not options.json:
         print(f"total lag {sum(row.lag for row in rows):,}", flush=True)
+
+
+def behind_s(row: QueueLag, now_s: float) -> float | None:
+    """Return the age of the newest message that was consumed; 0 if there is no lag, None if the age
+    is unknown.
+    """
+    if not row.lag:
+        return 0.0
+    return None if row.last_consumed_ms is None else max(0.0, now_s - row.last_consumed_ms / 1000)
+
+
+def sparkline(values: Collection[int]) -> str:
+    """Return a bar for each value, as high as its share of the highest one."""
+    highest = max(1, *values)
+    return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in values)
 
 
 EXIT_OVER: Final = 3

@@ -1,6 +1,8 @@
 """``ogive lag``: what it does when there is nothing, or nobody, to ask."""
 
 import argparse
+import json
+import sys
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
@@ -9,7 +11,9 @@ import pytest
 
 from ogive import aio
 from ogive.cli import group_commands
+from ogive.client.admin import QueueLag
 from ogive.errors import ConnectionLost, GroupNotExist, ResponseCode, TopicNotExist
+from ogive.model import MessageQueue
 
 
 class Cluster:
@@ -57,6 +61,11 @@ async def watch(group: str, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> N
     await group_commands.show_lag(options(group, watch=True))
 
 
+def row(queue_id: int, lag: int, last_consumed_ms: int | None = None) -> QueueLag:
+    queue = MessageQueue("Orders", "broker-a", queue_id)
+    return QueueLag(queue, 10, 10 + lag, lag, last_consumed_ms, "app@1")
+
+
 async def test_an_unknown_group_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GroupNotExist):
         await watch(
@@ -93,3 +102,41 @@ async def test_a_topic_that_is_misspelt_is_no_group_that_has_consumed_nothing(
         capsys.readouterr().err
         == "ogive: group billing has no position in any queue of Orders: nothing consumed yet\n"
     )
+
+
+async def test_a_watch_on_a_terminal_shows_the_trend_of_each_lag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A queue that comes later has a trend of its own."""
+    lags = [[row(0, 0)], [row(0, 4)], [row(0, 8), row(1, 3)]]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        await watch("billing", monkeypatch, *lags)
+    last = capsys.readouterr().out.rpartition(group_commands.CLEAR)[2].splitlines()
+    assert last[0].split()[-3:] == ["SECONDS", "TREND", "MEMBER\x1b[0m"]
+    assert [line.split()[-2:] for line in last[1:3]] == [["▁▅█", "app@1"], ["█", "app@1"]]
+
+
+async def test_a_watch_in_a_pipe_is_plain(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        await watch("billing", monkeypatch, [row(0, 4)])
+    head, line, total = capsys.readouterr().out.splitlines()
+    assert head.split()[-3:] == ["LAG", "SECONDS", "MEMBER"]
+    assert "\x1b" not in head
+    assert line.split() == ["Orders", "broker-a", "0", "10", "14", "4", "app@1"]
+    assert total == "total lag 4"
+
+
+async def test_the_lag_is_told_in_seconds_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
+    rows = [row(0, 4, 985_000), row(1, 0, 985_000), row(2, 4, None), row(3, 4, 1_000_500)]
+    monkeypatch.setattr(aio, "Admin", lambda **_: Cluster(rows))
+    asked = options("billing", watch=False)
+    asked.json = True
+    assert await group_commands.show_lag(asked) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["behind_s"] for record in records] == [15.0, 0.0, None, 0.0]
