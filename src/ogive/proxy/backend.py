@@ -3,11 +3,13 @@
 Requests have the form of the remoting protocol: the service makes the same commands for either.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ogive.client.rpc import PopAnswer
+from ogive.errors import OgiveError
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.routes import QueueData
 from ogive.wire.command import RemotingCommand
@@ -23,6 +25,9 @@ OnNotice = Callable[[RemotingCommand], None]
 
 Ack = tuple[str, PopHandle]
 """Topic subscribed to, and handle of one of its messages."""
+
+LATE_S: Final = 30.0
+"""Limit for the answer of a cancelled pop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,40 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
+class LatePops:
+    """Pops of one link. The messages of a cancelled one become visible again."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._late: set[asyncio.Task[None]] = set()
+
+    async def take(
+        self, pop: Coroutine[Any, Any, PopAnswer], address: str, header: PopMessageRequest
+    ) -> PopAnswer:
+        """Return the answer of *pop*."""
+        popping = asyncio.create_task(pop, name="pop")
+        try:
+            return await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            late = asyncio.create_task(self._give_back(popping, address, header), name="late pop")
+            self._late.add(late)
+            late.add_done_callback(self._late.discard)
+            raise
+
+    async def _give_back(
+        self, popping: "asyncio.Task[PopAnswer]", address: str, header: PopMessageRequest
+    ) -> None:
+        """Make messages visible again that were popped for a client that is gone."""
+        try:
+            async with asyncio.timeout(LATE_S):
+                answer = await popping
+        except (TimeoutError, OgiveError):
+            # nothing was popped for it
+            return
+        acks = [(header.topic, handle) for _, handle in answer.messages]
+        await self._link.release(address, header.consumer_group, acks, 0)
+
+
 class Backend(Protocol):
     """The brokers that serve gRPC clients."""
 
@@ -93,7 +132,7 @@ class Backend(Protocol):
         """Return a new link. *on_close* is called when it closes, whoever closes it."""
 
     async def route(self, topic: str) -> Sequence[QueueData]:
-        """Return the queues of a topic; none if it does not exist."""
+        """Return the queues of a topic; none, or NoRoute, if it does not exist."""
 
     async def message_type(self, topic: str) -> str:
         """Return the attribute message.type of a topic; empty if it has none."""

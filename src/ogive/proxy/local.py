@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
 
 from ogive.broker import Broker
 from ogive.broker.state.topic_table import MESSAGE_TYPE
 from ogive.client import rpc
 from ogive.client.rpc import PopAnswer
 from ogive.errors import ConnectError, ConnectionLost, OgiveError, RequestTimeout
-from ogive.proxy.backend import Ack, ClientIdentity, OnNotice, OnRequest
+from ogive.proxy.backend import Ack, ClientIdentity, LatePops, OnNotice, OnRequest
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.acls import ENABLED
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
@@ -20,9 +19,6 @@ from ogive.wire.command import RemotingCommand, decode_command
 from ogive.wire.headers.codec import Header
 from ogive.wire.headers.pop import PopMessageRequest
 from ogive.wire.signing import ACCESS_KEY, Credentials
-
-LATE_S: Final = 30.0
-"""Limit for the answer of a cancelled pop, whose lease is being written."""
 
 
 class LocalConnection(Connection):
@@ -97,7 +93,7 @@ class LocalLink:
         self._broker = broker
         self._connection = LocalConnection(self, broker)
         self._connection.on_close.append(lambda _: on_close())
-        self._late: set[asyncio.Task[Any]] = set()
+        self._late = LatePops(self)
 
     @property
     def closed(self) -> bool:
@@ -114,31 +110,11 @@ class LocalLink:
     async def pop(self, address: str, header: PopMessageRequest) -> PopAnswer:
         # one connection for each pop, because closing it ends the wait
         waiter = _Waiter(self, LocalConnection(self, self._broker))
-        popping = asyncio.create_task(
-            rpc.pop_message(waiter, address, header, broker_name=address), name="pop"
-        )
+        popping = rpc.pop_message(waiter, address, header, broker_name=address)
         try:
-            return await asyncio.shield(popping)
-        except asyncio.CancelledError:
-            late = asyncio.create_task(self._give_back(popping, address, header), name="late pop")
-            self._late.add(late)
-            late.add_done_callback(self._late.discard)
-            raise
+            return await self._late.take(popping, address, header)
         finally:
             waiter.connection.close()
-
-    async def _give_back(
-        self, popping: "asyncio.Task[PopAnswer]", address: str, header: PopMessageRequest
-    ) -> None:
-        """Make messages visible again that were popped for a client that is gone."""
-        try:
-            async with asyncio.timeout(LATE_S):
-                answer = await popping
-        except (TimeoutError, OgiveError):
-            # nothing was popped for it
-            return
-        acks = [(header.topic, handle) for _, handle in answer.messages]
-        await self.release(address, header.consumer_group, acks, 0)
 
     async def release(
         self, address: str, group: str, acks: Iterable[Ack], invisible_ms: int

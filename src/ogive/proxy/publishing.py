@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
+from ogive.broker.deferred.timer_properties import read_handle
 from ogive.client import rpc
 from ogive.errors import BrokerError, ResponseCode
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX, SendResult
@@ -140,6 +141,8 @@ class PublishingMethods:
             broker = queues[next(self._turn) % len(queues)][0]
             own = [queue for queue in queues if queue[0] == broker]
             return own[min(int(first[PRIORITY]), len(own) - 1)]
+        # one broker after the other: a client's next try goes to another one
+        queues.sort(key=lambda queue: (queue[1], queue[0]))
         return queues[next(self._turn) % len(queues)]
 
     async def end_transaction(
@@ -167,12 +170,15 @@ class PublishingMethods:
         self, session: Session, request: pb.RecallMessageRequest
     ) -> pb.RecallMessageResponse:
         topic = topic_of(request.topic)
-        broker = (await self._backend.route(topic))[:1]
         header = RecallMessageRequest(
             topic=topic, recall_handle=request.recall_handle, producer_group=topic
         )
-        name = broker[0].broker_name if broker else ""
-        result = await rpc.recall_message(session.link, name, header)
+        session.link.check(header)
+        try:
+            broker = read_handle(request.recall_handle).broker_name
+        except ValueError as exc:
+            raise Illegal(pb.BAD_REQUEST, str(exc)) from None
+        result = await rpc.recall_message(session.link, broker, header)
         return pb.RecallMessageResponse(status=ok(), message_id=result.id)
 
 

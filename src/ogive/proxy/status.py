@@ -7,6 +7,7 @@ from ogive.errors import (
     BrokerError,
     InvalidExpression,
     InvalidOption,
+    NoRoute,
     OgiveError,
     RequestTimeout,
     ResponseCode,
@@ -68,6 +69,8 @@ def status_of(error: OgiveError) -> pb.Status:
             code = pb.ILLEGAL_FILTER_EXPRESSION
         case InvalidOption():
             code = pb.BAD_REQUEST
+        case NoRoute():
+            code = pb.TOPIC_NOT_FOUND
         case TooManyRequests():
             code = pb.TOO_MANY_REQUESTS
         case RequestTimeout():
