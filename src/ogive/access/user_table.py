@@ -103,6 +103,15 @@ class AccessTable:
     def has_super_user(self) -> bool:
         return _has_super_user(self._users)
 
+    def mirror(self, users: Iterable[User], acls: Iterable[Acl]) -> None:
+        """Hold exactly what a broker has listed, in memory. A user without a password is left
+        out.
+        """
+        self._users = {user.username: user for user in users if user.password}
+        self._acls = {acl.subject: acl for acl in acls}
+        self._credentials = _credentials(self._users)
+        self.version += 1
+
     # --- users ------------------------------------------------------------------------------------
 
     async def create_user(self, user: User) -> None:

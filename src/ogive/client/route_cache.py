@@ -98,6 +98,14 @@ class RouteCache:
         if topic in self._answered_s:
             self._answered_s[topic] = -math.inf
 
+    def doubt_broker(self, broker_name: str) -> None:
+        """Doubt all routes that name this broker."""
+        for topic, route in self._routes.items():
+            if route is not None and any(
+                broker.broker_name == broker_name for broker in route.brokers
+            ):
+                self.doubt(topic)
+
     def known(self, topic: str) -> TopicRouteData | None:
         """Return the route in the table, if the topic is in use and its route is known."""
         return self._routes.get(topic)

@@ -20,7 +20,7 @@ from ogive.wire.bodies.clients import (
     producer_connections_loads,
 )
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.bodies.running_info import ConsumerRunningInfo, queues_asked_dumps
 from ogive.wire.bodies.stats import (
     OffsetWrapper,
@@ -34,6 +34,7 @@ from ogive.wire.headers.admin import (
     CreateGroupRequest,
     DeleteGroupRequest,
     GetAllGroupsRequest,
+    GetGroupConfigRequest,
     InvokeGetConsumerStatusRequest,
 )
 from ogive.wire.headers.clients import (
@@ -92,6 +93,16 @@ async def group_configs(
         timeout_s,
     )
     return {name: row for name, row in rows if isinstance(row, dict)}
+
+
+async def group_config(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> SubscriptionGroupConfig:
+    """Return one consumer group's settings. Apache's brokers create it if it does not exist, unless
+    they create no groups at all. Raises GroupNotExist.
+    """
+    reply = await ask(pool, address, GetGroupConfigRequest(group=group), timeout_s)
+    return SubscriptionGroupConfig.from_json(loads_object(reply.body))
 
 
 async def update_group(

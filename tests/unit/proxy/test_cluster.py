@@ -1,0 +1,271 @@
+"""The service before a cluster: requests of SDKs go to its brokers over remoting."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from ogive.access.user_table import AccessTable
+from ogive.broker import Broker
+from ogive.client.config import ClientConfig
+from ogive.errors import InvalidOption, NoNameServer
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.server import NameServer
+from ogive.proxy import rocketmq_pb2 as pb
+from ogive.proxy.calls import Method
+from ogive.proxy.cluster import ClusterBackend
+from ogive.proxy.service import Service
+from ogive.wire.bodies.acls import SUPER, Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.codes import LanguageCode, RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import Credentials
+from tests.unit.proxy.conftest import StartBroker
+from tests.unit.proxy.sdk import Sdk, Telemetry, message, publishing, subscribing
+
+ROOT = Credentials(access_key="root", secret_key="root secret")
+StartProxy = Callable[..., Awaitable[Mapping[str, Method]]]
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[NameServer]:
+    server = NameServer(NameServerConfig(port=0))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def broker(name_server: NameServer, start_broker: StartBroker) -> Broker:
+    return await start_broker(name_servers=(name_server.address,))
+
+
+@pytest.fixture
+async def start_proxy(name_server: NameServer) -> AsyncIterator[StartProxy]:
+    """Starts a proxy before the cluster, and waits until that has the broker's topics."""
+    started: list[ClusterBackend] = []
+
+    async def start(credentials: Credentials | None = None) -> Mapping[str, Method]:
+        backend = ClusterBackend(
+            ClientConfig(name_server=name_server.address, credentials=credentials)
+        )
+        started.append(backend)
+        await backend.start()
+        methods = Service(backend).methods()
+        sdk = Sdk(methods, "waiting", user=(ROOT.access_key, ROOT.secret_key))
+        async with asyncio.timeout(60):
+            for topic in ("T", "F", "D", "X"):
+                while (await sdk.route(topic)).status.code != pb.OK:
+                    await asyncio.sleep(0.02)
+        return methods
+
+    yield start
+    for backend in started:
+        await backend.close()
+
+
+@pytest.fixture
+async def sdk(broker: Broker, start_proxy: StartProxy) -> Sdk:
+    return Sdk(await start_proxy())
+
+
+async def receive(sdk: Sdk, topic: str, group: str = "g", **fields: Any) -> list[pb.Message]:
+    """What the first receive that finds something has."""
+    async with asyncio.timeout(60):
+        while True:
+            code, received = await sdk.receive(topic, group, **fields)
+            if code == pb.OK:
+                return received
+            assert code == pb.MESSAGE_NOT_FOUND
+
+
+def handle(broker: str) -> pb.Message:
+    """A message that the broker is said to have delivered just now."""
+    found = pb.Message()
+    now_ms = time.time_ns() // 1_000_000
+    found.system_properties.receipt_handle = f"0 {now_ms} 600000 0 0 {broker} 0 9 0"
+    return found
+
+
+async def test_messages_are_sent_received_changed_and_acknowledged(sdk: Sdk) -> None:
+    sent = [message("T", b"%d" % number, tag="a") for number in range(3)]
+    assert [(await sdk.send(one)).status.code for one in sent] == [pb.OK] * 3
+    assert (await sdk.send(message("F"))).status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    received: dict[bytes, pb.Message] = {}
+    while len(received) < 3:
+        received |= {one.body: one for one in await receive(sdk, "T", expression="a")}
+    first = received[b"0"]
+    changed = await sdk.change("T", first, 60)
+    assert changed.status.code == pb.OK
+    first.system_properties.receipt_handle = changed.receipt_handle
+    assert (await sdk.ack("T", *received.values())).status.code == pb.OK
+
+
+async def test_a_receive_that_is_cancelled_loses_nothing(sdk: Sdk) -> None:
+    waiting = asyncio.ensure_future(sdk.receive("T", poll_s=20, invisible_s=600))
+    # the broker has the request once a later one on the same connection is answered
+    assert (await sdk.ack("T", handle("broker-a"))).status.code != pb.OK
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+    # the broker finds it for the cancelled receive
+    assert (await sdk.send(message("T", b"kept"))).status.code == pb.OK
+    assert [one.body for one in await receive(sdk, "T", poll_s=20)] == [b"kept"]
+
+
+async def test_a_transaction_that_nobody_ended_is_asked_about(
+    name_server: NameServer, start_broker: StartBroker, start_proxy: StartProxy
+) -> None:
+    await start_broker(
+        name_servers=(name_server.address,),
+        transaction_timeout_s=0.05,
+        transaction_check_interval_s=0.2,
+    )
+    sdk = Sdk(await start_proxy())
+    async with Telemetry(sdk) as stream:
+        await stream.settings(publishing("X"))
+        sent = message("X", b"half", message_type=pb.TRANSACTION)
+        assert (await sdk.send(sent)).entries[0].transaction_id
+        asked = (await stream.next()).recover_orphaned_transaction_command
+        assert asked.message.body == b"half"
+        request = pb.EndTransactionRequest(
+            message_id=asked.message.system_properties.message_id,
+            transaction_id=asked.transaction_id,
+            resolution=pb.COMMIT,
+            source=pb.SOURCE_SERVER_CHECK,
+        )
+        request.topic.name = "X"
+        assert (await sdk.call("EndTransaction", request)).status.code == pb.OK
+        assert [one.body for one in await receive(sdk, "X")] == [b"half"]
+
+
+async def test_a_delayed_message_is_recalled_at_the_broker_that_holds_it(sdk: Sdk) -> None:
+    sent = message("D", message_type=pb.DELAY)
+    sent.system_properties.delivery_timestamp.GetCurrentTime()
+    sent.system_properties.delivery_timestamp.seconds += 600
+    handle = (await sdk.send(sent)).entries[0].recall_handle
+    request = pb.RecallMessageRequest(recall_handle=handle)
+    request.topic.name = "D"
+    recalled = await sdk.call("RecallMessage", request)
+    assert (recalled.status.code, recalled.message_id) == (
+        pb.OK,
+        sent.system_properties.message_id,
+    )
+
+
+async def test_a_group_in_order_and_its_dead_letters(sdk: Sdk, broker: Broker) -> None:
+    broker.context.groups.create_or_update(
+        SubscriptionGroupConfig(name="g", consume_message_orderly=True)
+    )
+    sent = [message("F", b"%d" % number, message_group="one") for number in range(2)]
+    for one in sent:
+        assert (await sdk.send(one)).status.code == pb.OK
+    assigned = await sdk.call(
+        "QueryAssignment",
+        pb.QueryAssignmentRequest(topic=pb.Resource(name="F"), group=pb.Resource(name="g")),
+    )
+    assert sorted(one.message_queue.id for one in assigned.assignments) == [0, 1, 2, 3]
+    (first,) = await receive(sdk, "F", batch_size=1)
+    assert first.body == b"0"
+    system = first.system_properties
+    forwarded = await sdk.call(
+        "ForwardMessageToDeadLetterQueue",
+        pb.ForwardMessageToDeadLetterQueueRequest(
+            topic=pb.Resource(name="F"),
+            group=pb.Resource(name="g"),
+            message_id=system.message_id,
+            receipt_handle=system.receipt_handle,
+        ),
+    )
+    assert forwarded.status.code == pb.OK
+    assert broker.context.store.max_offset("%DLQ%g", 0) == 1
+    assert [one.body for one in await receive(sdk, "F")] == [b"1"]
+
+
+async def test_brokers_know_the_client_and_ask_it(sdk: Sdk, broker: Broker) -> None:
+    async with Telemetry(sdk) as stream:
+        settings = await stream.settings(subscribing("T"))
+        assert settings.subscription.receive_batch_size == 32
+        group = broker.context.clients.consumer_group("g")
+        assert group is not None
+        ((connection, client),) = group.members.items()
+        assert (client.client_id, client.language) == ("sdk@1", LanguageCode.PYTHON)
+        fields = {"consumerGroup": "g", "clientId": "sdk@1"}
+        command = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        info = ConsumerRunningInfo.decode((await connection.call(command, 60)).body)
+        assert [one.topic for one in info.subscriptions] == ["T"]
+        request = pb.NotifyClientTerminationRequest()
+        assert (await sdk.call("NotifyClientTermination", request)).status.code == pb.OK
+        assert broker.context.clients.consumer_group("g") is None
+
+
+async def test_a_broker_that_moved_is_found_again(
+    name_server: NameServer, broker: Broker, start_broker: StartBroker, sdk: Sdk
+) -> None:
+    assert (await sdk.send(message("T", b"before"))).status.code == pb.OK
+    await broker.stop()
+    assert (await sdk.send(message("T"))).status.code != pb.OK
+    await start_broker(name_servers=(name_server.address,))
+    async with asyncio.timeout(60):
+        while (await sdk.send(message("T", b"after"))).status.code != pb.OK:
+            await asyncio.sleep(0.05)
+
+
+async def test_what_does_not_exist_is_not_found(sdk: Sdk) -> None:
+    assert (await sdk.route("missing")).status.code == pb.TOPIC_NOT_FOUND
+    assert (await sdk.send(message("missing"))).status.code == pb.TOPIC_NOT_FOUND
+    response = await sdk.ack("T", handle("nowhere"))
+    assert 'broker "nowhere" is not known' in response.status.message
+
+
+async def test_a_proxy_without_a_name_server_does_not_start() -> None:
+    backend = ClusterBackend(ClientConfig(name_server="127.0.0.1:1", request_timeout_s=0.2))
+    with pytest.raises(NoNameServer):
+        await backend.start()
+    await backend.close()
+
+
+# --- access control -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def users(name_server: NameServer, start_broker: StartBroker) -> AccessTable:
+    """Users of a broker: root, and sender who may send to T."""
+    table = AccessTable()
+    await table.create_user(User(username="root", password="root secret", user_type=SUPER))
+    await table.create_user(User(username="sender", password="sender secret"))
+    allowed = {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}
+    policy = Policy(entries=(PolicyEntry.from_json(allowed),))
+    await table.put_acl(Acl(subject="User:sender", policies=(policy,)))
+    await start_broker(table, name_servers=(name_server.address,))
+    return table
+
+
+async def test_users_without_passwords_cannot_be_let_in(
+    users: AccessTable, start_proxy: StartProxy
+) -> None:
+    with pytest.raises(InvalidOption, match="keep the passwords"):
+        await start_proxy(ROOT)
+
+
+async def test_users_are_the_clusters(
+    users: AccessTable, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_json = User.to_json
+    # as Apache's brokers list them
+    monkeypatch.setattr(User, "to_json", lambda user, **_: to_json(user, with_password=True))
+    methods = await start_proxy(ROOT)
+    sender = Sdk(methods, user=("sender", "sender secret"))
+    assert (await sender.send(message("T"))).status.code == pb.OK
+    assert (await sender.send(message("X", message_type=pb.TRANSACTION))).status.code == (
+        pb.FORBIDDEN
+    )
+    assert (await sender.route("X")).status.code == pb.FORBIDDEN
+    assert (await sender.receive("T"))[0] == pb.FORBIDDEN
+    for user in (None, ("sender", "wrong"), ("nobody", "sender secret")):
+        refused = await Sdk(methods, user=user).send(message("T"))
+        assert refused.status.code == pb.UNAUTHORIZED
