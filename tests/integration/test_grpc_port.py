@@ -1,4 +1,4 @@
-"""``ogive up`` with its gRPC port, from the command line and from a socket."""
+"""The gRPC port of ``ogive up`` and ``ogive proxy``, from the command line and from a socket."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,16 @@ from tests.processes import free_port, stop
 ON_FREE_PORTS = ("--name-server-port", "0", "--broker-port", "0")
 
 
-@contextmanager
-def up(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def up(folder: Path, *words: str) -> AbstractContextManager[tuple[subprocess.Popen[bytes], str]]:
     """Run ``ogive up``, and yield its process and its first line; none if it ends before."""
-    command = [sys.executable, "-m", "ogive", "up", "--data", str(folder / "data")]
+    return started(folder, "up", "--data", str(folder / "data"), *ON_FREE_PORTS, *words)
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     with (folder / "errors").open("wb") as errors:
         process = subprocess.Popen(
-            [*command, *ON_FREE_PORTS, *words], stdout=subprocess.PIPE, stderr=errors
+            [sys.executable, "-m", "ogive", *words], stdout=subprocess.PIPE, stderr=errors
         )
     try:
         assert process.stdout is not None
@@ -172,3 +175,26 @@ def test_the_certificate_is_used_again(tmp_path: Path) -> None:
             assert stop(process) == 0
         found.append((tmp_path / "data" / "config" / "grpc-certificate.pem").read_bytes())
     assert found[0] == found[1]
+
+
+async def test_a_proxy_serves_grpc_before_a_broker(tmp_path: Path) -> None:
+    """With and without TLS, with pages for probes, until a signal."""
+    pages = free_port()
+    with Broker() as broker:
+        await asyncio.to_thread(with_topic, broker.name_server)
+        words = ("proxy", "-n", broker.name_server, "--grpc-port", "0", "--http-port", str(pages))
+        with started(tmp_path, *words) as (process, line):
+            ready, _, endpoint = line.strip().rpartition(" grpc=")
+            assert ready == f"ready name-server={broker.name_server}"
+            for tls in (None, any_certificate()):
+                assert (await route(endpoint, tls=tls)).status.code == pb.Code.OK
+            url = f"http://127.0.0.1:{pages}/ready"
+            with await asyncio.to_thread(urllib.request.urlopen, url, timeout=60) as answer:
+                assert answer.read() == b"ready\n"
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                port = taken.getsockname()[1]
+                with started(tmp_path, *words[:4], str(port)) as (second, nothing):
+                    assert nothing == ""
+                    assert await asyncio.to_thread(second.wait, 60) == 75
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 60) == 0

@@ -53,6 +53,7 @@ COMMANDS: Final[dict[str, Command | CommandGroup]] = {
     for command in (
         run_options.UP,
         run_options.CONSOLE,
+        run_options.PROXY,
         admin_options.TOPIC,
         admin_options.GROUP,
         admin_options.BROKER,

@@ -1,4 +1,4 @@
-"""Options of ``ogive up``, ``console`` and ``run``."""
+"""Options of ``ogive up``, ``console``, ``proxy`` and ``run``."""
 
 from typing import Any, Final
 
@@ -49,6 +49,70 @@ def _console_address(needed: str) -> tuple[Option, ...]:
             "--console-name",
             metavar="NAME",
             help="another host name by which browsers reach it, such as a proxy's",
+        ),
+    )
+
+
+LOG_FORMAT: Final = option(
+    "--log-format",
+    choices=("text", "json"),
+    default="text",
+    help="format of the log on standard error (default: text)",
+)
+_SERVER_TLS: Final = (
+    option(
+        "--tls-cert",
+        metavar="FILE",
+        help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP",
+    ),
+    option("--tls-key", metavar="FILE", help="the certificate's key, without password"),
+    option(
+        "--tls-mode",
+        choices=("enforcing", "permissive"),
+        help="enforcing: TLS only (default); permissive: with or without TLS, on the same ports",
+    ),
+    option(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="ask clients for a certificate of these authorities",
+    ),
+    option(
+        "--tls-client-auth",
+        choices=("required", "optional"),
+        default="required",
+        help="with --tls-client-ca: whether every client needs one (default: required)",
+    ),
+)
+
+
+def _probes(work: str, more_ports: str = "") -> tuple[Option, ...]:
+    """Return the options for pages about a process that does *work* until it stops."""
+    return (
+        option(
+            "--http-port",
+            type=int,
+            metavar="PORT",
+            help="serve /metrics (Prometheus), /health and /ready over HTTP on this port; 0 "
+            f"takes a free one{more_ports}",
+        ),
+        option(
+            "--http-host",
+            type=host,
+            metavar="IP",
+            help="address for --http-port, which requires no credentials (default: 127.0.0.1)",
+        ),
+        option(
+            "--insecure-http",
+            action="store_true",
+            help="allow an --http-host other than loopback: anyone who can reach it can read "
+            "the figures",
+        ),
+        option(
+            "--drain-delay",
+            type=float,
+            metavar="SECONDS",
+            help=f"after a signal, answer /ready with 503 and still {work} for this long "
+            "(default: 0)",
         ),
     )
 
@@ -187,29 +251,7 @@ UP: Final = Command(
                 "made if "
                 "missing, else it keeps its password",
             ),
-            option(
-                "--tls-cert",
-                metavar="FILE",
-                help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP",
-            ),
-            option("--tls-key", metavar="FILE", help="the certificate's key, without password"),
-            option(
-                "--tls-mode",
-                choices=("enforcing", "permissive"),
-                help="enforcing: TLS only (default); permissive: with or without TLS, on the same "
-                "ports",
-            ),
-            option(
-                "--tls-client-ca",
-                metavar="FILE",
-                help="ask clients for a certificate of these authorities",
-            ),
-            option(
-                "--tls-client-auth",
-                choices=("required", "optional"),
-                default="required",
-                help="with --tls-client-ca: whether every client needs one (default: required)",
-            ),
+            *_SERVER_TLS,
         ),
         titled(
             "storage",
@@ -428,12 +470,7 @@ UP: Final = Command(
                 "names "
                 "another"
             ),
-            option(
-                "--log-format",
-                choices=("text", "json"),
-                default="text",
-                help="format of the log on standard error (default: text)",
-            ),
+            LOG_FORMAT,
             VERBOSE,
         ),
     ),
@@ -476,6 +513,52 @@ CONSOLE: Final = Command(
 )
 
 
+PROXY: Final = Command(
+    "proxy",
+    "proxy_command:run",
+    "serve the official SDKs of RocketMQ 5 before a cluster, ours or Apache's, until Ctrl-C or "
+    "SIGTERM",
+    "`ogive up` serves them itself, for its own broker. With --credentials the cluster has access "
+    "control: they must be those of a super user, and each client needs its own.",
+    parts=(
+        titled(
+            "addresses",
+            option(
+                "--host",
+                type=host,
+                metavar="IP",
+                default="127.0.0.1",
+                help="address to listen on (default: 127.0.0.1)",
+            ),
+            option(
+                "--grpc-port",
+                type=int,
+                metavar="PORT",
+                default=8081,
+                help="for the SDKs, with and without TLS; 0 takes a free port (default: 8081)",
+            ),
+            option(
+                "--grpc-advertised",
+                metavar="HOST:PORT",
+                help="where the SDKs reach it, if routes should not name the address that each "
+                "was given: in a container, behind a load balancer",
+            ),
+            option(
+                "--insecure-listen",
+                action="store_true",
+                help="allow an address other than loopback without --credentials (anyone who can "
+                "reach it can send and receive), or without TLS (anyone who can read the "
+                "connections can repeat what was sent on them)",
+            ),
+        ),
+        titled("TLS of the port", *_SERVER_TLS),
+        titled("probes, metrics and log", *_probes("serve"), LOG_FORMAT, VERBOSE),
+        titled("the cluster", *CLUSTER),
+    ),
+    defaults={"no_grpc": False},
+)
+
+
 RUN: Final = Command(
     "run",
     "run:run",
@@ -509,32 +592,7 @@ RUN: Final = Command(
         ),
         titled(
             "probes and metrics",
-            option(
-                "--http-port",
-                type=int,
-                metavar="PORT",
-                help="serve /metrics (Prometheus), /health and /ready over HTTP on this port; 0 "
-                "takes a free one. With --processes the next ones are at PORT+1, PORT+2, ...",
-            ),
-            option(
-                "--http-host",
-                type=host,
-                metavar="IP",
-                help="address for --http-port, which requires no credentials (default: 127.0.0.1)",
-            ),
-            option(
-                "--insecure-http",
-                action="store_true",
-                help="allow an --http-host other than loopback: anyone who can reach it can read "
-                "the figures",
-            ),
-            option(
-                "--drain-delay",
-                type=float,
-                metavar="SECONDS",
-                help="after a signal, answer /ready with 503 and still consume for this long "
-                "(default: 0)",
-            ),
+            *_probes("consume", ". With --processes the next ones are at PORT+1, PORT+2, ..."),
         ),
         option(
             "--reload",

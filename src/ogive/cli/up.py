@@ -9,7 +9,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -40,6 +40,7 @@ from ogive.wire.bodies.acls import SUPER, User
 if TYPE_CHECKING:
     from ogive.console.config import ConsoleConfig
     from ogive.console.server import Console
+    from ogive.proxy.calls import Method
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,12 @@ async def serve(options: argparse.Namespace) -> int:
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
     broker: Broker | None = None
     console: Console | None = None
-    grpc = up_grpc.GrpcPort(options, tls)
+    grpc = up_grpc.GrpcPort(
+        options,
+        tls,
+        folder=Path(options.data) / "config",
+        host=options.advertised_host or options.host,
+    )
     async with AsyncExitStack() as running:
         # until everything else has stopped
         running.callback(asyncio.create_task(manager.watch(), name="watchdog").cancel)
@@ -156,9 +162,9 @@ async def serve(options: argparse.Namespace) -> int:
         if broker is not None:
             await broker.start()
             running.push_async_callback(broker.stop)
-            await grpc.start(broker, running)
+            await grpc.start(partial(_grpc_methods, broker), broker.config.server, running)
         if tls is not None:
-            _at_hang_up(lambda: _reload(options, own, broker, grpc, console))
+            at_hang_up(lambda: _reload(options, own, broker, grpc, console))
         if access is not None:
             await make_first_user(options, access)
         if console_config is not None and own is not None:
@@ -178,10 +184,10 @@ async def serve(options: argparse.Namespace) -> int:
         gc.set_threshold(50_000, 20, 100)
         manager.notify("READY=1")
         failed = loop.create_future() if broker is None else broker.failed
-        await _until_stopped(stop, failed)
+        await until_stopped(stop, failed)
         manager.notify("STOPPING=1")
         draining.set()
-        await _drain(options.drain_delay, stop, failed)
+        await drain(options.drain_delay, stop, failed)
     if broker is None or not (broker.failed.done() or broker.unsaved):
         return 0
     if broker.failed.done():
@@ -195,14 +201,14 @@ async def serve(options: argparse.Namespace) -> int:
     return EXIT_STORE_FAILED
 
 
-async def _drain(delay_s: float, stop: asyncio.Event, failed: "asyncio.Future[Any]") -> None:
+async def drain(delay_s: float, stop: asyncio.Event, failed: "asyncio.Future[Any]") -> None:
     """Go on for *delay_s*, until a second signal comes or the store fails."""
     if not delay_s or failed.done():
         return
     log.warning("stops in %g s; a second signal stops it at once", delay_s)
     stop.clear()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_until_stopped(stop, failed), delay_s)
+        await asyncio.wait_for(until_stopped(stop, failed), delay_s)
 
 
 def hang_up(stop: asyncio.Event) -> None:
@@ -252,6 +258,13 @@ def _broker(
         access=access,
         dial=up_name_servers.dial(own, internal, others, tls, config.name_server_timeout_s),
     )
+
+
+def _grpc_methods(broker: Broker) -> "Mapping[str, Method]":
+    # imported on demand: without the port a broker starts sooner
+    from ogive.proxy.service import build
+
+    return build(broker)
 
 
 def _say_ready(
@@ -329,7 +342,7 @@ def _start_console(config: "ConsoleConfig", name_server: NameServer) -> "Console
     return console
 
 
-async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError]") -> None:
+async def until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError]") -> None:
     stopped = asyncio.ensure_future(stop.wait())
     try:
         waiting: list[asyncio.Future[Any]] = [stopped, failed]
@@ -419,7 +432,7 @@ def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
     return tls
 
 
-def _at_hang_up(reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def at_hang_up(reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Let SIGHUP start *reload*."""
     # references keep the tasks alive
     running: set[asyncio.Task[None]] = set()

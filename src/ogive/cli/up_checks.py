@@ -283,6 +283,17 @@ def check_pages_host(kind: str, host: str, *, allowed: bool) -> None:
         )
 
 
+def check_probes(options: argparse.Namespace) -> None:
+    """Raise InvalidOption for an option about --http-port that is invalid, or has no effect."""
+    if options.drain_delay is not None and not 0 <= options.drain_delay < float("inf"):
+        raise InvalidOption(f"--drain-delay {options.drain_delay:g}: must be 0 or more seconds")
+    if options.http_port is None:
+        for name in ("http_host", "drain_delay"):
+            if getattr(options, name) is not None:
+                raise InvalidOption(f"{_option(name)} has no effect without --http-port")
+    check_pages_host("http", options.http_host or "127.0.0.1", allowed=options.insecure_http)
+
+
 def check_effect(options: argparse.Namespace) -> None:
     """Raise InvalidOption for an option without effect: a protection that was requested and is
     missing must not go unnoticed.

@@ -1,4 +1,5 @@
-"""The gRPC port of ``ogive up``: if it is served, with which certificate, and at which address.
+"""The gRPC port of ``ogive up`` and ``ogive proxy``: if it is served, with which certificate, and
+at which address.
 
 Without --grpc-port it is an offer: a missing package, or a port that is in use, only turn it off.
 """
@@ -8,18 +9,20 @@ import asyncio
 import errno
 import logging
 import ssl
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ogive.broker.server import Broker
 from ogive.cli.grpc_certificate import MISSING, OwnCertificate
 from ogive.errors import ConnectError, InvalidOption
 from ogive.transport.connection import join_address, split_address
 from ogive.transport.event_loop import every, watch
+from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig
 
 if TYPE_CHECKING:
+    from ogive.proxy.calls import Method
     from ogive.proxy.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,8 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT: Final = 8081
 CERTIFICATE: Final = "grpc-certificate.pem"
 _DAY_S: Final = 86_400.0
+Build = Callable[[], "Mapping[str, Method]"]
+"""Function that returns the methods to serve, by path."""
 # the packages of the extra that the endpoint needs
 _EXTRA: Final = "google"
 
@@ -40,7 +45,7 @@ def check(options: argparse.Namespace) -> None:
             raise InvalidOption("--grpc-advertised does nothing with --no-grpc: leave it out")
         advertised(options)
     if options.grpc_port is not None and _missing():
-        raise InvalidOption("--grpc-port needs protobuf: pip install 'ogive[grpc]'")
+        raise InvalidOption("the gRPC port needs protobuf: pip install 'ogive[grpc]'")
 
 
 def advertised(options: argparse.Namespace) -> tuple[str, int] | None:
@@ -65,20 +70,22 @@ def _missing() -> bool:
 
 
 class GrpcPort:
-    """The gRPC port of a broker. ``says``: what the ready line says of it."""
+    """The gRPC port of a process. ``says``: what the ready line says of it."""
 
-    def __init__(self, options: argparse.Namespace, tls: TlsConfig | None) -> None:
+    def __init__(
+        self, options: argparse.Namespace, tls: TlsConfig | None, *, folder: Path, host: str
+    ) -> None:
+        """*folder* keeps the certificate that is made without *tls*, for *host*."""
         self.says = ""
         self._options = options
         self._tls = tls
-        self._host = options.advertised_host or options.host
-        path = Path(options.data) / "config" / CERTIFICATE
-        self._own = OwnCertificate(path, self._host)
+        self._host = host
+        self._own = OwnCertificate(folder / CERTIFICATE, host)
         self._endpoint: Endpoint | None = None
 
-    async def start(self, broker: Broker, running: AsyncExitStack) -> None:
-        """Serve until *running* ends. Raises ConnectError for a given port that is in use, and
-        InvalidOption for a certificate that cannot be used.
+    async def start(self, build: Build, limits: ServerLimits, running: AsyncExitStack) -> None:
+        """Serve what *build* returns until *running* ends. Raises ConnectError for a given port
+        that is in use, and InvalidOption for a certificate that cannot be used.
         """
         options = self._options
         if options.no_grpc:
@@ -87,14 +94,13 @@ class GrpcPort:
             self.says = " grpc: off (pip install 'ogive[grpc]')"
             return
         # imported on demand: without the port a broker starts sooner
-        from ogive.proxy import service
         from ogive.proxy.advertised import advertise
         from ogive.proxy.config import EndpointConfig
         from ogive.proxy.endpoint import Endpoint
 
         port = DEFAULT_PORT if options.grpc_port is None else options.grpc_port
-        config = EndpointConfig(host=options.host, port=port, server=broker.config.server)
-        methods = service.build(broker)
+        config = EndpointConfig(host=options.host, port=port, server=limits)
+        methods = build()
         if (place := advertised(options)) is not None:
             methods = advertise(methods, *place)
         context = await asyncio.to_thread(self._context)

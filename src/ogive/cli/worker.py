@@ -19,7 +19,7 @@ from typing import Final
 
 from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_STOP_TIMEOUT, TryLater
-from ogive.cli.up_checks import check_pages_host
+from ogive.cli.up_checks import check_probes
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push_consumer import PushConsumer, run_until_signal
 from ogive.client.instance import ClientInstance
@@ -40,19 +40,15 @@ LAST_WORDS_S: Final = 0.5
 
 def check(options: argparse.Namespace) -> None:
     """Raise InvalidOption for values that contradict each other or are out of range."""
-    for name in ("wait", "drain_delay", "stop_timeout"):
+    for name in ("wait", "stop_timeout"):
         value = getattr(options, name)
         if value is not None and not 0 <= value < float("inf"):
             raise InvalidOption(f"--{name.replace('_', '-')} {value:g}: must be 0 or more seconds")
-    if options.http_port is None:
-        for name in ("http_host", "drain_delay"):
-            if getattr(options, name) is not None:
-                raise InvalidOption(f"--{name.replace('_', '-')} has no effect without --http-port")
-    elif not 0 <= options.http_port <= 65_536 - options.processes:
+    check_probes(options)
+    if options.http_port is not None and not 0 <= options.http_port <= 65_536 - options.processes:
         raise InvalidOption(
             f"--http-port {options.http_port}: must be between 0 and {65_536 - options.processes}"
         )
-    check_pages_host("http", options.http_host or "127.0.0.1", allowed=options.insecure_http)
 
 
 def stop_limit_s(options: argparse.Namespace) -> float:

@@ -1138,7 +1138,9 @@ async def test_a_new_certificate_that_clients_refuse_is_told_when_it_is_read_aga
     file = tmp_path / "server.pem"
     options = up("--tls-cert", str(file), "--tls-key", str(file))
     trustme.CA().issue_cert("192.0.2.2").private_key_and_cert_chain_pem.write_to_path(file)
-    await _reload(options, None, None, GrpcPort(options, None), None)
+    await _reload(
+        options, None, None, GrpcPort(options, None, folder=tmp_path, host="127.0.0.1"), None
+    )
     assert [message.partition(",")[0] for message in caplog.messages] == [
         "clients are given the address 127.0.0.1",
         "the certificates were reloaded",

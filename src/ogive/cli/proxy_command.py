@@ -1,0 +1,174 @@
+"""``ogive proxy``: the gRPC port for the official SDKs, before the brokers of a cluster."""
+
+import argparse
+import asyncio
+import errno
+import logging
+import signal
+import tempfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ogive.cli import connect, up, up_checks, up_grpc
+from ogive.cli.exits import TryLater
+from ogive.cli.logs import set_up_logging
+from ogive.cli.options import check_port
+from ogive.cli.service_manager import ServiceManager
+from ogive.client.config import ClientConfig
+from ogive.errors import ConnectError, InvalidOption, OgiveError
+from ogive.transport.connection import is_loopback
+from ogive.transport.event_loop import new_event_loop
+from ogive.transport.limits import ServerLimits
+from ogive.transport.monitoring import Page, PageServer
+from ogive.transport.prometheus import CONTENT_TYPE
+from ogive.transport.tls import TlsConfig
+
+if TYPE_CHECKING:
+    from ogive.proxy.calls import Method
+    from ogive.proxy.cluster import ClusterBackend
+
+log = logging.getLogger(__name__)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal arrives. Return 0 after a clean stop.
+
+    Raises TryLater if a port is in use.
+    """
+    set_up_logging(options.verbose, options.log_format)
+    client = connect.client_config(options)
+    tls = up.tls_config(options)
+    _check(options, client, tls)
+    up.raise_open_files()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_serve(options, client, tls))
+
+
+def _check(options: argparse.Namespace, client: ClientConfig, tls: TlsConfig | None) -> None:
+    """Raise InvalidOption for a setting that is invalid, would have no effect, or lets anybody in
+    who was not meant.
+    """
+    check_port("--grpc-port", options.grpc_port)
+    up_grpc.check(options)
+    if options.tls_mode and tls is None:
+        raise InvalidOption("--tls-mode does nothing without --tls-cert and --tls-key")
+    up_checks.check_probes(options)
+    check_port("--http-port", options.http_port)
+    try:
+        loopback = is_loopback(options.host)
+    except ValueError:
+        raise InvalidOption(
+            f"--host {options.host}: an IP address or localhost is expected"
+        ) from None
+    if loopback or options.insecure_listen:
+        return
+    if client.credentials is None:
+        raise InvalidOption(
+            f"--host {options.host} is not loopback, and without access control everybody who "
+            "reaches it can send and receive; give --credentials of a cluster with access "
+            "control, or add --insecure-listen if that is meant"
+        )
+    if tls is None or tls.mode == "permissive":
+        raise InvalidOption(
+            f"--host {options.host} is not loopback, and who can read a connection without TLS "
+            "can repeat the signed requests on it; add --tls-cert and --tls-key (--tls-mode "
+            "enforcing), or --insecure-listen if nobody can read along"
+        )
+
+
+async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConfig | None) -> int:
+    # imported after the check that its packages are installed
+    from ogive.proxy.cluster import ClusterBackend
+
+    stop, draining = asyncio.Event(), asyncio.Event()
+    loop, manager = asyncio.get_running_loop(), ServiceManager()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, up.hang_up, stop)
+    failed: asyncio.Future[OgiveError] = loop.create_future()
+    async with AsyncExitStack() as running:
+        # until everything else has stopped
+        running.callback(asyncio.create_task(manager.watch(), name="watchdog").cancel)
+        backend = ClusterBackend(client)
+        running.push_async_callback(backend.close)
+        backend.client.on_failure.append(lambda error: _fail(failed, error))
+        await backend.start()
+        folder = running.enter_context(tempfile.TemporaryDirectory(prefix="ogive-proxy-"))
+        grpc = up_grpc.GrpcPort(options, tls, folder=Path(folder), host=options.host)
+        pages = await _serve_pages(options, grpc, draining, running)
+        try:
+            await grpc.start(lambda: _methods(backend), ServerLimits(), running)
+        except ConnectError as exc:
+            raise _cannot_listen(exc, "--grpc-port") from None
+        if tls is not None:
+            up.at_hang_up(lambda: _reload(grpc))
+        print(f"ready name-server={backend.client.name_servers}{grpc.says}", flush=True)
+        if pages is not None:
+            print(f"metrics http://{pages.address}/metrics", flush=True)
+        manager.notify("READY=1")
+        await up.until_stopped(stop, failed)
+        manager.notify("STOPPING=1")
+        draining.set()
+        await up.drain(options.drain_delay or 0.0, stop, failed)
+    if failed.done():
+        raise failed.result()
+    return 0
+
+
+def _fail(failed: "asyncio.Future[OgiveError]", error: BaseException) -> None:
+    if not failed.done():
+        failed.set_result(OgiveError(f"the proxy stops after an unexpected error: {error!r}"))
+
+
+def _methods(backend: "ClusterBackend") -> "Mapping[str, Method]":
+    from ogive.proxy.service import Service
+
+    return Service(backend).methods()
+
+
+async def _serve_pages(
+    options: argparse.Namespace,
+    grpc: up_grpc.GrpcPort,
+    draining: asyncio.Event,
+    running: AsyncExitStack,
+) -> PageServer | None:
+    if options.http_port is None:
+        return None
+
+    def ready() -> Page:
+        return Page(503, "not ready: stopping\n") if draining.is_set() else Page(200, "ready\n")
+
+    server = PageServer(
+        {
+            "/health": lambda: Page(200, "ok\n"),
+            "/ready": ready,
+            "/metrics": lambda: Page(200, grpc.metrics(), CONTENT_TYPE),
+        },
+        host=options.http_host or "127.0.0.1",
+        port=options.http_port,
+    )
+    try:
+        await server.start()
+    except ConnectError as exc:
+        raise _cannot_listen(exc, "--http-port") from None
+    running.push_async_callback(server.stop)
+    return server
+
+
+def _cannot_listen(exc: ConnectError, option: str) -> OgiveError:
+    """Return the error with the option that chooses another port."""
+    cause = exc.__context__
+    in_use = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
+    kind = TryLater if in_use else OgiveError
+    return kind(f"{exc}; {option} chooses another (0: a free one)")
+
+
+async def _reload(grpc: up_grpc.GrpcPort) -> None:
+    try:
+        await grpc.reload()
+    except InvalidOption as exc:
+        log.error("the certificates were not reloaded: %s", exc)
+    else:
+        log.warning("the certificates were reloaded")
