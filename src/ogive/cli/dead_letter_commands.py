@@ -144,7 +144,8 @@ async def _choose(
             continue
         chosen[letter.id] = letter
         if len(chosen) == options.limit:
-            say(f"no more than {options.limit:,} at a time: the same command sends the next ones")
+            way = "--since goes on after them" if options.again else "the same command goes on"
+            say(f"no more than {options.limit:,} at a time: {way}")
             break
     if missing:
         raise InvalidOption(
@@ -200,9 +201,10 @@ async def _send(
         for number in signals:
             loop.remove_signal_handler(number)
         if sent < len(letters):
+            rest = "all once more, because of --again" if options.again else "the rest"
             say(
                 f"sent {sent:,} of {pluralize(len(letters), 'dead letter')}; the same command "
-                "sends the rest"
+                f"sends {rest}"
             )
     return sent
 

@@ -257,16 +257,23 @@ def test_ctrl_c_lets_the_send_come_to_its_end_and_says_how_many_were_sent(
     assert said.out.startswith("1 dead letter was given to payd again")
 
 
+@pytest.mark.parametrize(
+    ("again", "rest"), [([], "the rest"), (["--again"], "all once more, because of --again")]
+)
 def test_an_error_in_the_middle_says_how_many_were_sent(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    again: list[str],
+    rest: str,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def send_again(group: str, letter: MessageExt) -> None:
         if letter.id == "p2":
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "the disk is full", "h:1")
 
     monkeypatch.setattr(cluster, "send_again", send_again)
-    assert main(["dead-letter", "redrive", "payd", "--all", "-n", "h:1", "-y"]) == 1
-    assert "sent 1 of 2 dead letters; the same command sends the rest\n" in capsys.readouterr().err
+    assert main(["dead-letter", "redrive", "payd", "--all", *again, "-n", "h:1", "-y"]) == 1
+    assert f"sent 1 of 2 dead letters; the same command sends {rest}\n" in capsys.readouterr().err
 
 
 def test_a_reset_of_an_unknown_group_names_those_spelt_alike(
