@@ -110,7 +110,10 @@ class LatePops:
 
 
 class Backend(Protocol):
-    """The brokers that serve gRPC clients."""
+    """The brokers that serve gRPC clients.
+
+    Topics and groups are looked up with the rights of the server: check the client's before.
+    """
 
     @property
     def guarded(self) -> bool:

@@ -67,6 +67,7 @@ class PublishingMethods:
     ) -> pb.SendMessageResponse:
         messages = request.messages
         topic = _one_topic(messages)
+        session.check_send(topic)
         for message in messages:
             check_message(message)
         properties = [to_properties(one, topic, session.client.address) for one in messages]

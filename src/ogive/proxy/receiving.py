@@ -101,6 +101,7 @@ class ReceivingMethods:
         if (size := request.ByteSize()) > MAX_RECEIVE_BYTES:
             raise Illegal(pb.BAD_REQUEST, f"a receive of {size} bytes: at most {MAX_RECEIVE_BYTES}")
         topic, name = topic_of(request.message_queue.topic), group_of(request.group)
+        session.check_receive(name, topic)
         poll_s = _poll_s(session, request, call)
         invisible_ms = _invisible_ms(request)
         if request.auto_renew and session.renewals.is_full:

@@ -32,9 +32,8 @@ from ogive.proxy.status import Illegal, ok, status_of
 from ogive.wire.bodies.clients import ConsumerData
 from ogive.wire.bodies.json_fields import PERM_READ, PERM_WRITE
 from ogive.wire.bodies.routes import QueueData
+from ogive.wire.headers.clients import GetConsumerListRequest
 from ogive.wire.headers.name_server import GetRouteInfoRequest
-from ogive.wire.headers.pop import PopMessageRequest
-from ogive.wire.headers.send import SendMessageRequestV2
 
 log = logging.getLogger(__name__)
 
@@ -145,18 +144,7 @@ class Service:
         self, session: Session, request: pb.QueryAssignmentRequest
     ) -> pb.QueryAssignmentResponse:
         topic, name = topic_of(request.topic), group_of(request.group)
-        session.link.check(
-            PopMessageRequest(
-                consumer_group=name,
-                topic=topic,
-                queue_id=-1,
-                max_msg_nums=1,
-                invisible_time_ms=0,
-                poll_time_ms=0,
-                born_time_ms=0,
-                init_mode=0,
-            )
-        )
+        session.check_receive(name, topic)
         group = await self._backend.group(name)
         in_order = group is not None and group.consume_message_orderly
         response = pb.QueryAssignmentResponse(status=ok())
@@ -255,15 +243,12 @@ class Service:
             case "publishing":
                 topics = _limited([topic_of(topic) for topic in sent.publishing.topics])
                 for topic in topics:
-                    session.link.check(
-                        SendMessageRequestV2(
-                            producer_group=topic, topic=topic, queue_id=0, born_timestamp=0
-                        )
-                    )
+                    session.check_send(topic)
                 await session.register(topics=topics)
                 merged = for_producer(sent)
             case "subscription":
                 name = group_of(sent.subscription.group)
+                session.link.check(GetConsumerListRequest(consumer_group=name))
                 subscriptions = tuple(
                     subscription_data(entry, topic_of(entry.topic))
                     for entry in _limited(sent.subscription.subscriptions)

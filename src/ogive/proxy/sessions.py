@@ -47,7 +47,8 @@ from ogive.wire.headers.clients import (
     UnregisterClientRequest,
 )
 from ogive.wire.headers.codec import decode_header
-from ogive.wire.headers.send import CheckTransactionStateRequest
+from ogive.wire.headers.pop import PopMessageRequest
+from ogive.wire.headers.send import CheckTransactionStateRequest, SendMessageRequestV2
 from ogive.wire.message import decode_message
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,27 @@ class Session:
             await ask(self.link, "", HeartbeatRequest(), 3.0, data.encode())
         # a refused registration is not tried again with each heartbeat
         self._producing, self._consuming = producing, consuming
+
+    def check_send(self, topic: str) -> None:
+        """Raise AccessRefused if the client may not send to *topic*."""
+        self.link.check(
+            SendMessageRequestV2(producer_group=topic, topic=topic, queue_id=0, born_timestamp=0)
+        )
+
+    def check_receive(self, group: str, topic: str) -> None:
+        """Raise AccessRefused if the client may not receive messages of *topic* for *group*."""
+        self.link.check(
+            PopMessageRequest(
+                consumer_group=group,
+                topic=topic,
+                queue_id=-1,
+                max_msg_nums=1,
+                invisible_time_ms=0,
+                poll_time_ms=0,
+                born_time_ms=0,
+                init_mode=0,
+            )
+        )
 
     def has_group(self, group: str) -> bool:
         return group in self._consuming

@@ -15,7 +15,7 @@ from ogive.errors import InvalidOption, NoNameServer
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.proxy import rocketmq_pb2 as pb
-from ogive.proxy.calls import Method
+from ogive.proxy.calls import CallError, Method
 from ogive.proxy.cluster import ClusterBackend
 from ogive.proxy.service import Service
 from ogive.wire.bodies.acls import SUPER, Acl, Policy, PolicyEntry, User
@@ -266,6 +266,13 @@ async def test_users_are_the_clusters(
     )
     assert (await sender.route("X")).status.code == pb.FORBIDDEN
     assert (await sender.receive("T"))[0] == pb.FORBIDDEN
+    # the proxy may look these up: what it finds is not for users without permission
+    assert (await sender.send(message("F"))).status.code == pb.FORBIDDEN
+    assert (await sender.receive("missing"))[0] == pb.FORBIDDEN
+    async with Telemetry(sender) as stream:
+        stream.send(pb.TelemetryCommand(settings=subscribing("missing")))
+        with pytest.raises(CallError, match="FORBIDDEN"):
+            await stream.next()
     for user in (None, ("sender", "wrong"), ("nobody", "sender secret")):
         refused = await Sdk(methods, user=user).send(message("T"))
         assert refused.status.code == pb.UNAUTHORIZED
