@@ -72,7 +72,8 @@ async def redrive(options: argparse.Namespace) -> int:
         verb = "would be" if options.dry_run else "was" if sent == 1 else "were"
         print_done(
             options,
-            f"{count} {verb} given to {options.group} again; they stay in the list",
+            f"{count} {verb} given to {options.group} again; "
+            f"{'it stays' if sent == 1 else 'they stay'} in the list",
             group=options.group,
             sent=sent,
             sent_before=sent_before,
