@@ -264,6 +264,9 @@ class Scene:
     def _rest(self) -> None:
         self.run("broker list")
         self.run("broker show", "broker-a")
+        # a new store inside the store is always an error
+        self.run("doctor", "--topic", "Orders", "--data", str(self.folder / "data/new"), code=3)
+        self._note_exit("doctor, a warning or an error", 3)
         self.run("bench produce", "--count", "10", "--in-flight", "1")
         self.run("bench consume", "--count", "10")
         self._settings()

@@ -653,6 +653,44 @@ CHECK: Final = CommandGroup(
 )
 
 
+DOCTOR: Final = Command(
+    "doctor",
+    "doctor:examine",
+    "look for what this machine, this client and the cluster lack, with the way out",
+    "Prints ok, warning or error for each check, and below it the way out. Changes nothing. "
+    "Clocks and disks of brokers are seen only by users who may see a broker's figures. Exit code "
+    "0: all is ok; 3: there are warnings or errors.",
+    parts=(
+        option("--topic", metavar="TOPIC", help="also look whether this user may read it"),
+        option(
+            "--data",
+            metavar="DIR",
+            help="look at this machine as one for a broker with this directory; the cluster is "
+            "looked at, too, if -n is given",
+        ),
+        option(
+            "--host",
+            metavar="ADDRESS",
+            help="with --data: where it will listen (default: that of `ogive up`)",
+        ),
+        option(
+            "--name-server-port",
+            type=int,
+            metavar="PORT",
+            help="with --data: its port (default: that of `ogive up`)",
+        ),
+        option(
+            "--broker-port",
+            type=int,
+            metavar="PORT",
+            help="with --data: its port (default: that of `ogive up`)",
+        ),
+        *CLUSTER,
+        JSON,
+    ),
+)
+
+
 APPLY: Final = Command(
     "apply",
     "settings_commands:apply",

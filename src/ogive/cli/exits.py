@@ -6,6 +6,7 @@ from ogive.errors import OgiveError
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_FINDINGS: Final = 3
 EXIT_STORE_FAILED: Final = 74  # EX_IOERR
 EXIT_TRY_LATER: Final = 75  # EX_TEMPFAIL
 # as of timeout(1)

@@ -59,6 +59,7 @@ COMMANDS: Final[dict[str, Command | CommandGroup]] = {
         admin_options.BROKER,
         admin_options.LAG,
         admin_options.CHECK,
+        admin_options.DOCTOR,
         run_options.RUN,
         message_options.SEND,
         message_options.TAIL,

@@ -379,17 +379,19 @@ def check_ports_are_free(options: argparse.Namespace) -> None:
         (options.console_host, options.console_port),
         (options.host, options.grpc_port),
     ):
-        if not port:
-            continue
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as exc:
-                address = join_address(host, port)
-                raise ConnectError(
-                    f"cannot listen on {address}: {reason_of(exc)}", address
-                ) from None
+        if port:
+            check_port_is_free(host, port)
+
+
+def check_port_is_free(host: str, port: int) -> None:
+    """Raise ConnectError, whose context is the OSError, if no server can listen there."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            address = join_address(host, port)
+            raise ConnectError(f"cannot listen on {address}: {reason_of(exc)}", address) from None
 
 
 def _is_name(host: str) -> bool:
