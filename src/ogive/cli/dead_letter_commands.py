@@ -111,19 +111,19 @@ def _check(options: argparse.Namespace) -> Test:
         )
     if options.rate is not None and not 0 < options.rate < 1e9:
         raise InvalidOption(f"--rate {options.rate:g}: must be more than 0 messages a second")
-    tests: list[Test] = []
+    conditions: list[Test] = []
     if options.ids:
         ids = frozenset(options.ids)
-        tests.append(lambda letter: letter.id in ids)
+        conditions.append(lambda letter: letter.id in ids)
     if options.tag is not None and (tags := parse_tags(options.tag)):
-        tests.append(lambda letter: letter.tag in tags)
+        conditions.append(lambda letter: letter.tag in tags)
     if options.where is not None:
         try:
             where = compile_expression(options.where)
         except InvalidExpression as exc:
             raise InvalidOption(f"--where: {exc}") from None
-        tests.append(lambda letter: where.matches(letter.properties))
-    return lambda letter: all(test(letter) for test in tests)
+        conditions.append(lambda letter: where.matches(letter.properties))
+    return lambda letter: all(holds(letter) for holds in conditions)
 
 
 async def _choose(
