@@ -39,6 +39,7 @@ from ogive.errors import (
     NoRoute,
     NotSupported,
     OgiveError,
+    RequestTimeout,
     ResponseCode,
     TopicNotExist,
     TransportError,
@@ -63,6 +64,8 @@ RECENT_S: Final = 10.0
 """Age at which settings of topics, groups and users are read again."""
 MAX_RECENT: Final = 10_000
 DOUBTED_AGAIN_S: Final = 1.0
+ANSWER_S: Final = 10.0
+"""Limit for a client's answer to a question; Apache's brokers wait as long."""
 NO_PASSWORDS: Final = (
     "the brokers keep the passwords of their users to themselves, as ogive's do, so that no "
     "signature can be checked here: let clients use the gRPC port of the brokers (`ogive up`)"
@@ -189,7 +192,14 @@ class ClusterLink:
     # --- requests of brokers ----------------------------------------------------------------------
 
     async def _question(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
-        return await self._on_request(command)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._on_request(command)
+        except TimeoutError:
+            client = self.client
+            raise RequestTimeout(
+                f"no answer from {client.client_id} within {ANSWER_S} s", client.address
+            ) from None
 
     async def _check_transaction(self, connection: Connection, command: RemotingCommand) -> None:
         if not command.ext_fields.get("bname"):

@@ -14,6 +14,7 @@ from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption, NoNameServer
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.proxy import cluster
 from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.calls import CallError, Method
 from ogive.proxy.cluster import ClusterBackend
@@ -201,6 +202,22 @@ async def test_brokers_know_the_client_and_ask_it(sdk: Sdk, broker: Broker) -> N
         request = pb.NotifyClientTerminationRequest()
         assert (await sdk.call("NotifyClientTermination", request)).status.code == pb.OK
         assert broker.context.clients.consumer_group("g") is None
+
+
+async def test_a_question_that_a_client_never_answers_ends(
+    sdk: Sdk, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_S", 0.01)
+    async with Telemetry(sdk) as stream:
+        await stream.settings(subscribing("T"))
+        group = broker.context.clients.consumer_group("g")
+        assert group is not None
+        (connection,) = group.members
+        fields = {"consumerGroup": "g", "clientId": "sdk@1", "jstackEnable": "true"}
+        command = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        answer = await connection.call(command, 60)
+        assert "no answer from sdk@1" in answer.remark
+        assert (await stream.next()).HasField("print_thread_stack_trace_command")
 
 
 async def test_a_broker_that_moved_is_found_again(
