@@ -82,6 +82,10 @@ class LatePops:
         self._link = link
         self._late: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        """Return the number of cancelled pops that are not over."""
+        return len(self._late)
+
     async def take(
         self, pop: Coroutine[Any, Any, PopAnswer], address: str, header: PopMessageRequest
     ) -> PopAnswer:

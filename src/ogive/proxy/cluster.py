@@ -41,6 +41,7 @@ from ogive.errors import (
     OgiveError,
     RequestTimeout,
     ResponseCode,
+    TooManyRequests,
     TopicNotExist,
     TransportError,
 )
@@ -66,6 +67,8 @@ MAX_RECENT: Final = 10_000
 DOUBTED_AGAIN_S: Final = 1.0
 ANSWER_S: Final = 10.0
 """Limit for a client's answer to a question; Apache's brokers wait as long."""
+MAX_LATE: Final = 1024
+"""Cancelled receives of one client that are not over: a broker ends none before its time."""
 NO_PASSWORDS: Final = (
     "the brokers keep the passwords of their users to themselves, as ogive's do, so that no "
     "signature can be checked here: let clients use the gRPC port of the brokers (`ogive up`)"
@@ -173,6 +176,10 @@ class ClusterLink:
         return next(iter([*refusals, *replies]), rpc.success())
 
     async def pop(self, address: str, header: PopMessageRequest) -> PopAnswer:
+        if len(self._late) >= MAX_LATE:
+            raise TooManyRequests(
+                f"{MAX_LATE} cancelled receives of this client still wait at the brokers"
+            )
         popping = rpc.pop_message(self, address, header, broker_name=address)
         return await self._late.take(popping, address, header)
 
