@@ -106,6 +106,11 @@ class RouteCache:
             ):
                 self.doubt(topic)
 
+    def forget_missing(self, topic: str) -> None:
+        """Do not ask for the route of *topic* again by itself, if it has none."""
+        if self._routes.get(topic) is None:
+            self._routes.pop(topic, None)
+
     def known(self, topic: str) -> TopicRouteData | None:
         """Return the route in the table, if the topic is in use and its route is known."""
         return self._routes.get(topic)

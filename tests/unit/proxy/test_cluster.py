@@ -11,7 +11,7 @@ import pytest
 from ogive.access.user_table import AccessTable
 from ogive.broker import Broker
 from ogive.client.config import ClientConfig
-from ogive.errors import InvalidOption, NoNameServer
+from ogive.errors import InvalidOption, NoNameServer, NoRoute
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.proxy import cluster
@@ -19,6 +19,7 @@ from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.calls import CallError, Method
 from ogive.proxy.cluster import ClusterBackend
 from ogive.proxy.service import Service
+from ogive.testing.fake_broker import FakeBroker
 from ogive.wire.bodies.acls import SUPER, Acl, Policy, PolicyEntry, User
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
@@ -252,6 +253,20 @@ async def test_what_does_not_exist_is_not_found(sdk: Sdk) -> None:
     assert (await sdk.send(message("missing"))).status.code == pb.TOPIC_NOT_FOUND
     response = await sdk.ack("T", handle("nowhere"))
     assert 'broker "nowhere" is not known' in response.status.message
+
+
+async def test_a_topic_that_does_not_exist_is_asked_for_once() -> None:
+    async with FakeBroker({"T": 1}) as broker:
+        backend = ClusterBackend(ClientConfig(name_server=broker.address))
+        await backend.client.start()
+        for topic in ("T", "missing"):
+            with contextlib.suppress(NoRoute):
+                await backend.route(topic)
+        # as it is done every 30 s
+        await backend.client.routes.refresh_all()
+        asked = [one.ext_fields["topic"] for one in broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)]
+        assert asked == ["T", "missing", "T"]
+        await backend.close()
 
 
 async def test_a_proxy_without_a_name_server_does_not_start() -> None:
