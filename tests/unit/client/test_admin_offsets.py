@@ -388,6 +388,17 @@ async def test_only_a_dead_letter_of_the_group_is_given_to_it_again(
     assert not kept.keys() & {"DELAY", "MAX_RECONSUME_TIMES"}
 
 
+async def test_a_dead_letter_without_a_unique_key_can_be_found_after_it_was_sent_again(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    brokers[0].topics |= {"%DLQ%billing": 1, "%RETRY%billing": 1}
+    brokers[0].put("%DLQ%billing", b"poison")
+    dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
+    await admin.send_again("billing", dead)
+    (again,) = brokers[0].stored["%RETRY%billing", 0]
+    assert decode_properties(again.properties)["UNIQ_KEY"] == dead.id == dead.offset_id
+
+
 async def test_a_dead_letter_that_its_broker_puts_back_at_once_is_an_error(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
 ) -> None:

@@ -511,5 +511,7 @@ def _for_another_try(message: MessageExt) -> dict[str, str]:
         name: value for name, value in message.properties.items() if name not in _OF_ONE_DELIVERY
     }
     kept.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.offset_id)
+    # without one from its producer: brokers find a message by this id alone, see was_sent_again
+    kept.setdefault(PropertyName.UNIQ_KEY, message.id)
     kept[PropertyName.WAIT] = "true"
     return kept
