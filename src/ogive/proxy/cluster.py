@@ -260,8 +260,11 @@ class ClusterBackend:
     # --- users ------------------------------------------------------------------------------------
 
     async def _read_users(self) -> None:
-        """Read users and rules from a broker; all brokers of a cluster have the same."""
+        """Read users and rules from a broker; all brokers of a cluster have the same. Log repeated
+        denials.
+        """
         assert self._guard is not None
+        self._guard.table.refusals.tell()
         users = await self._of_any_broker(rpc.list_users)
         if not any(user.password for user in users):
             raise InvalidOption(NO_PASSWORDS if users else "the cluster has no users")

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
+from ogive.access import refusals
 from ogive.access.user_table import AccessTable
 from ogive.broker import Broker
 from ogive.client.config import ClientConfig
@@ -299,12 +301,31 @@ async def test_users_without_passwords_cannot_be_let_in(
         await start_proxy(ROOT)
 
 
-async def test_users_are_the_clusters(
-    users: AccessTable, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def passwords_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers list users with passwords, as Apache's do."""
     to_json = User.to_json
-    # as Apache's brokers list them
     monkeypatch.setattr(User, "to_json", lambda user, **_: to_json(user, with_password=True))
+
+
+@pytest.mark.usefixtures("passwords_listed")
+async def test_refusals_that_repeat_are_counted_in_the_log(
+    users: AccessTable,
+    start_proxy: StartProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(refusals, "TOLD_AGAIN_S", 0.0)
+    monkeypatch.setattr(cluster, "RECENT_S", 0.02)
+    guest = Sdk(await start_proxy(ROOT))
+    async with asyncio.timeout(60):
+        while not re.search(r"refused \d+ more times: this server asks", caplog.text):
+            await asyncio.gather(*(guest.route("T") for _ in range(3)))
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.usefixtures("passwords_listed")
+async def test_users_are_the_clusters(users: AccessTable, start_proxy: StartProxy) -> None:
     methods = await start_proxy(ROOT)
     sender = Sdk(methods, user=("sender", "sender secret"))
     assert (await sender.send(message("T"))).status.code == pb.OK
