@@ -7,8 +7,9 @@ python = .venv/bin/python
 ARGS ?=
 # two tests at a time: many wait for times or peers (ARGS="-n 0": one after the other, as a debugger needs it)
 pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
-# three where Apache's brokers are waited for: two leave a third of two cores idle
-pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
+# three where tests mostly wait, for times or for Apache's brokers: two leave a third to a half of
+# two cores idle
+pytest_waiting = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 # three of the long sizes, of which one computes: tests/lanes.py
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
 # the parts of make test-slow, each at most 55 minutes: tests/lanes.py derives them from markers;
@@ -91,7 +92,7 @@ check:
 	.venv/bin/codespell
 	.venv/bin/clang-format --dry-run --Werror native/*.[ch]
 	$(python) -m mypy
-	$(pytest) tests/unit $(ARGS)
+	$(pytest_waiting) tests/unit $(ARGS)
 
 coverage:
 	@tools/setup check
@@ -121,7 +122,7 @@ interop: interop-peers interop-suite interop-older
 
 interop-peers:
 	@tools/setup interop
-	$(pytest_peers) -m "not sdk" tests/interop $(ARGS)
+	$(pytest_waiting) -m "not sdk" tests/interop $(ARGS)
 
 interop-suite:
 	@tools/setup interop
