@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from ogive.broker import Broker
-from ogive.errors import ConnectError, OgiveError
+from ogive.errors import OgiveError
 from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.backend import Backend
 from ogive.proxy.calls import CallContext, CallError, CallKind, GrpcStatus, Method, WireMessage
@@ -192,7 +192,8 @@ class Service:
     async def _terminate(
         self, session: Session, request: pb.NotifyClientTerminationRequest
     ) -> pb.NotifyClientTerminationResponse:
-        with suppress(ConnectError):
+        # brokers forget it without its connections, too
+        with suppress(OgiveError):
             await session.unregister()
         self.sessions.end(session)
         return pb.NotifyClientTerminationResponse(status=ok())

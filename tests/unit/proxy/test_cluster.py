@@ -13,7 +13,7 @@ from ogive.access import refusals
 from ogive.access.user_table import AccessTable
 from ogive.broker import Broker
 from ogive.client.config import ClientConfig
-from ogive.errors import InvalidOption, NoNameServer, NoRoute
+from ogive.errors import InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.proxy import cluster
@@ -21,7 +21,7 @@ from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.calls import CallError, Method
 from ogive.proxy.cluster import ClusterBackend
 from ogive.proxy.service import Service
-from ogive.testing.fake_broker import FakeBroker
+from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.bodies.acls import SUPER, Acl, Policy, PolicyEntry, User
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
@@ -268,6 +268,22 @@ async def test_a_topic_that_does_not_exist_is_asked_for_once() -> None:
         await backend.client.routes.refresh_all()
         asked = [one.ext_fields["topic"] for one in broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)]
         assert asked == ["T", "missing", "T"]
+        await backend.close()
+
+
+async def test_a_client_that_goes_is_gone_whatever_a_broker_says() -> None:
+    async with FakeBroker({"T": 1}) as broker:
+        broker.on(RequestCode.UNREGISTER_CLIENT, error(ResponseCode.SYSTEM_ERROR))
+        backend = ClusterBackend(ClientConfig(name_server=broker.address))
+        await backend.client.start()
+        service = Service(backend)
+        sdk = Sdk(service.methods())
+        async with Telemetry(sdk) as stream:
+            await stream.settings(publishing("T"))
+            request = pb.NotifyClientTerminationRequest()
+            assert (await sdk.call("NotifyClientTermination", request)).status.code == pb.OK
+        assert broker.of(RequestCode.UNREGISTER_CLIENT)
+        assert len(service.sessions) == 0
         await backend.close()
 
 
