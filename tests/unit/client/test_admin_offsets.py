@@ -399,6 +399,38 @@ async def test_a_dead_letter_without_a_unique_key_can_be_found_after_it_was_sent
     assert decode_properties(again.properties)["UNIQ_KEY"] == dead.id == dead.offset_id
 
 
+@pytest.mark.parametrize(
+    ("key", "earlier_ms", "retries", "sent"),
+    [("A1", 0, 0, True), ("A2", 0, 0, False), ("A1", 1, 0, False), ("A1", 0, 1, False)],
+    ids=["again", "of another letter", "before it was dead", "retry"],
+)
+async def test_a_copy_in_the_retry_topic_tells_that_a_dead_letter_was_sent_again(
+    admin: Admin,
+    brokers: tuple[FakeBroker, FakeBroker],
+    key: str,
+    earlier_ms: int,
+    retries: int,
+    sent: bool,
+) -> None:
+    brokers[0].topics |= {"%DLQ%billing": 1, "%RETRY%billing": 1}
+    stored = brokers[0].put(
+        "%DLQ%billing", b"poison", properties=encode_properties({"UNIQ_KEY": "A1"})
+    )
+    dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
+    copy = replace(
+        stored,
+        topic="%RETRY%billing",
+        properties=encode_properties({"UNIQ_KEY": key}),
+        store_timestamp_ms=dead.store_timestamp_ms - earlier_ms,
+        reconsume_times=retries,
+    )
+    brokers[0].on(RequestCode.QUERY_MESSAGE, ok(body=encode_stored(copy)))
+    assert await admin.was_sent_again("billing", dead) is sent
+    (request,) = brokers[0].of(RequestCode.QUERY_MESSAGE)
+    # Apache's index rounds the time of a copy down to seconds
+    assert int(request.ext_fields["beginTimestamp"]) <= dead.store_timestamp_ms - 999
+
+
 async def test_a_dead_letter_that_its_broker_puts_back_at_once_is_an_error(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
 ) -> None:

@@ -410,7 +410,11 @@ class MessageCalls(AdminBase):
     async def _by_key(
         self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int
     ) -> list[MessageExt]:
-        """Return the messages of the topic's brokers under the index hash of *key*."""
+        """Return the messages of the topic's brokers under the index hash of *key*, which may be of
+        some time before *begin_ms*.
+        """
+        # Apache's index rounds times down to seconds
+        begin_ms = max(0, begin_ms - 999)
         masters = master_addresses(await self._known_route(topic))
 
         async def ask(master: tuple[str, str]) -> list[MessageExt]:
