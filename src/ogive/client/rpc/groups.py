@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, check, pages, request
-from ogive.errors import ProtocolError, QueryNotFound
+from ogive.errors import ProtocolError, QueryNotFound, RequestTimeout
 from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.clients import Connection as ConnectionInfo
@@ -220,11 +220,14 @@ async def member_progress(
 ) -> Mapping[MessageQueue, int]:
     """Return the next offset of a member in each of its queues of *topic*.
 
-    It is empty if the member does not answer.
+    Raises RequestTimeout if the broker answers without it: the member gave it no answer in time.
     """
     header = InvokeGetConsumerStatusRequest(topic=topic, group=group, client_addr=client_id)
     body = (await ask(pool, address, header, timeout_s)).body
-    return group_status_loads(body).get(client_id, {})
+    progress = group_status_loads(body).get(client_id)
+    if progress is None:
+        raise RequestTimeout(f"{client_id} did not answer {address}", address)
+    return progress
 
 
 LOCK_TIMEOUT_S: Final = 1.0

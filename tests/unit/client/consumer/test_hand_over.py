@@ -278,6 +278,22 @@ async def test_a_java_member_without_progress_in_a_queue_gets_a_pause(broker: Fa
         assert running.assignment == {"billing": []}
 
 
+async def test_a_java_member_that_does_not_answer_the_broker_is_waited_for(
+    broker: FakeBroker,
+) -> None:
+    """Apache's broker leaves it out of its answer then."""
+    with_others(broker, "zzz")
+    in_java(broker, "zzz")
+    broker.on(PROGRESS, ok(body=group_status_dumps({})))
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.01, hand_over_wait_s=600)
+    ) as running:
+        await broker.received(PROGRESS, 6)
+        assert running.assignment == {"billing": []}
+        in_java(broker, "zzz")
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+
+
 async def test_no_member_is_asked_before_its_language_is_known(broker: FakeBroker) -> None:
     with_others(broker, "zzz")
     holds(broker, ())
