@@ -109,6 +109,8 @@ async def test_a_watch_on_a_terminal_shows_the_trend_of_each_lag(
 ) -> None:
     """A queue that comes later has a trend of its own."""
     lags = [[row(0, 0)], [row(0, 4)], [row(0, 8), row(1, 3)]]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     with pytest.raises(KeyboardInterrupt):
         await watch("billing", monkeypatch, *lags)
