@@ -7,7 +7,8 @@ Source: AdminBrokerProcessor.java, Broker2Client.java, 5.5.
 Behaviour
 - 307 and 309 go to the client named in them and its answer goes back as it came, within 10 s; 309
   takes the message along, found by its offset message id.
-- 223 asks every member of the group, or the one that is named, where it stands (221).
+- 223 asks every member of the group, or the one that is named, where it stands (221). The answer
+  is empty if none says it: another member then goes on waiting for the one that it asked about.
 
 Differs from Java
 - By a 307 with a body a member asks another one which queues it holds. Permission to consume is
@@ -131,12 +132,14 @@ async def consumer_status(
             "be asked at once: name one"
         )
         raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
+    if not members:
+        client_id = (header.client_addr or "")[:256]
+        raise Rejected(
+            ResponseCode.SYSTEM_ERROR,
+            f"no member of {header.group[:256]} has the client id {client_id}",
+        )
     found: dict[str, dict[MessageQueue, int]] = {}
     await asyncio.gather(*(_ask(client, header, found) for client in members))
-    if not found:
-        raise Rejected(
-            ResponseCode.SYSTEM_ERROR, f"no member of {header.group[:256]} answers where it stands"
-        )
     return success(body=group_status_dumps(found))
 
 

@@ -166,6 +166,15 @@ async def test_where_each_member_stands(
     assert found == {"c2": {1: 7}}
     _, _, found = await asyncio.gather(play(client, 0, 1), play(another, 1, 0), status())
     assert found == {"c2": {1: 7}}
+    _, found = await asyncio.gather(play(another, 1, 1), status(clientAddr="c2"))
+    assert found == {}
+    answer = await client.call(
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="G", clientAddr="c3"
+    )
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "no member of G has the client id c3",
+    )
     monkeypatch.setattr(ask_clients, "MAX_QUEUES_SHOWN", 1)
     _, _, found = await asyncio.gather(play(client, 0, 0), play(another, 1, 0), status())
     assert len(found) == 1
