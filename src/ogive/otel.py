@@ -4,6 +4,7 @@ Source: semantic conventions for messaging and RocketMQ, version 1.44. Needs ope
 (``pip install 'ogive[otel]'``); the SDK and its exporters are the application's.
 
 Behaviour
+
 - A message carries the context of its send, as properties that the global propagator writes
   (``traceparent``). One that has a context already keeps it, and the send is linked to it.
 - A message of ``send_batch`` carries the context of a "create" span of its own; each request is a
