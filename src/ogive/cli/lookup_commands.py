@@ -137,7 +137,7 @@ async def show_trace(options: argparse.Namespace) -> int:
         )
     print_rows(
         options,
-        ("time", "step", "topic", "group", "host", "cost ms", "outcome"),
+        ("time", "step", "topic", "group", "client", "cost ms", "outcome"),
         [(asdict(record), _line(record)) for record in records],
     )
     return 0
@@ -153,7 +153,7 @@ def _line(record: TraceRecord) -> tuple[object, ...]:
         record.step,
         record.topic,
         record.group,
-        record.host,
+        record.client,
         record.cost_ms,
         words,
     )

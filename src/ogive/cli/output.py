@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from ogive.cli.colour import bold
 from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
-from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.model import DLQ_PREFIX, MessageExt, MessageQueue, PropertyName
 from ogive.text import escape, escape_json, escape_lines
 from ogive.wire.codes import SysFlag
 
@@ -268,7 +268,10 @@ def print_message_whole(message: MessageExt) -> None:
         "stored": f"{_utc(message.stored_at)} at {message.store_host}",
         "tag": message.tag,
         "keys": " ".join(message.keys),
-        "retries": message.reconsume_times or None,
+        # the last try of a dead letter was no retry
+        "tries" if message.queue.topic.startswith(DLQ_PREFIX) else "retries": (
+            message.reconsume_times or None
+        ),
     }
     for name, value in heads.items():
         if value:

@@ -21,7 +21,8 @@ class TraceRecord:
 
     *step* is ``sent``, ``delivered`` (to a listener), ``consumed`` (the listener ended) or
     ``transaction ended``. Fields that a step does not have are None; *request_id* joins a
-    ``consumed`` with its ``delivered``.
+    ``consumed`` with its ``delivered``. *client* is the address from which the client sent the
+    record, *host* the broker's address for ``sent`` and ``transaction ended``.
     """
 
     step: str
@@ -31,6 +32,7 @@ class TraceRecord:
     topic: str | None = None
     tag: str | None = None
     keys: tuple[str, ...] = ()
+    client: str | None = None
     host: str | None = None
     cost_ms: int | None = None
     success: bool | None = None

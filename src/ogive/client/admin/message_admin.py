@@ -207,7 +207,12 @@ class MessageCalls(AdminBase):
                 "(trace=True in its ProducerConfig or "
                 "ConsumerConfig); Apache's broker must have traceTopicEnable=true"
             ) from None
-        records = {record for message in found for record in decode_trace(message.body)}
+        # clients note the address of the broker, and the broker that of the client
+        records = {
+            replace(record, client=message.born_host)
+            for message in found
+            for record in decode_trace(message.body)
+        }
         return sorted((r for r in records if r.message_id == key or key in r.keys), key=by_time)
 
     # --- dead letters -----------------------------------------------------------------------------
