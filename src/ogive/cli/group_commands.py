@@ -32,7 +32,7 @@ from ogive.cli.output import (
     say,
 )
 from ogive.client.admin import GroupSummary, OffsetReset, QueueLag, ResetTarget
-from ogive.client.admin.records import NO_MEMBER, how_consumed
+from ogive.client.admin.records import NO_MEMBER, behind_s, how_consumed
 from ogive.errors import (
     BrokerError,
     GroupNotExist,
@@ -445,15 +445,6 @@ def _show(rows: list[QueueLag], options: argparse.Namespace, trends: _Trends | N
     print_rows(options, heads, list(zip(records, cells, strict=True)))
     if not options.json:
         print(f"total lag {sum(row.lag for row in rows):,}", flush=True)
-
-
-def behind_s(row: QueueLag, now_s: float) -> float | None:
-    """Return the age of the newest message that was consumed; 0 if there is no lag, None if the age
-    is unknown.
-    """
-    if not row.lag:
-        return 0.0
-    return None if row.last_consumed_ms is None else max(0.0, now_s - row.last_consumed_ms / 1000)
 
 
 def sparkline(values: Collection[int]) -> str:

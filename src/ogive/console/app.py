@@ -3,11 +3,13 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -18,16 +20,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ogive import __version__
+from ogive.client.admin import BrokerStatus
+from ogive.client.admin.message_admin import check_place
+from ogive.client.admin.records import behind_s
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.console import format
 from ogive.console.charts import Samples
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.config import ConsoleConfig
-from ogive.console.group_pages import GroupQueries
+from ogive.console.group_pages import GroupQueries, GroupRow
 from ogive.console.guard import RequestGuard
-from ogive.console.message_pages import LIMIT, MessageQueries, body_of
+from ogive.console.message_pages import LIMIT, MAX_QUEUES, MessageQueries, body_of
 from ogive.console.queries import Queries, reason
-from ogive.console.topic_pages import TopicQueries
+from ogive.console.topic_pages import TopicQueries, TopicRow
 from ogive.errors import (
     BrokerError,
     ConsumerNotOnline,
@@ -40,15 +45,20 @@ from ogive.errors import (
     ResponseCode,
     TopicNotExist,
 )
-from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.model import MessageExt, MessageQueue, PropertyName, check_offset, dlq_topic
 from ogive.text import escape_lines
 
 log = logging.getLogger(__name__)
 
 # time limit for all queries of a page
 PAGE_S: Final = 10.0
+# time between two samples that are taken without a reader, and the topics and groups of each
+SAMPLE_S: Final = 60.0
+MAX_SAMPLED: Final = 100
 # rows on a page of a list
 ROWS: Final = 50
+# rows on a page of a list of queues
+QUEUE_ROWS: Final = 512
 # characters of a field of a form
 MAX_QUERY: Final = 1024
 # messages on a topic's page
@@ -85,6 +95,8 @@ class _Pages:
         self._groups = GroupQueries(self._cluster, self._topics)
         self._messages = MessageQueries(self._cluster, self._topics)
         self._samples = Samples()
+        # the topics and groups that are next
+        self._turns = {"topics": 0, "groups": 0}
         self._name_server = config.client.name_server
         self._static = {
             name: (files("ogive.console") / "static" / name).read_bytes() for name in _STATIC
@@ -99,7 +111,6 @@ class _Pages:
         self._templates.filters |= format.FILTERS | {"visible": escape_lines}
         self._templates.globals |= {
             "path": format.path,
-            "moment": format.moment,
             "command": self._command,
             "access_options": _access_options(config.client),
             "version": __version__,
@@ -133,15 +144,18 @@ class _Pages:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self._queries.start()
+        sampling = asyncio.create_task(self._sample())
         try:
             yield
         finally:
+            sampling.cancel()
+            await asyncio.wait([sampling])
             await self._queries.close()
 
     def _shown(self, template: str, view: View) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                if any(len(value) > MAX_QUERY for value in request.query_params.values()):
+                if any(len(value) > MAX_QUERY for _, value in request.query_params.multi_items()):
                     raise InvalidOption(f"a field holds more than {MAX_QUERY:,} characters")
                 async with asyncio.timeout(PAGE_S):
                     values = await view(request)
@@ -195,6 +209,59 @@ class _Pages:
     async def _no_page(self, request: Request, error: Exception) -> Response:
         return self._error("Not found", "the console has no such page", 404)
 
+    # --- samples ----------------------------------------------------------------------------------
+
+    async def _sample(self) -> None:
+        """Take samples for the plots, so that they are there when somebody looks."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            for take in (self._sample_brokers, self._sample_groups, self._sample_topics):
+                try:
+                    async with asyncio.timeout(PAGE_S):
+                        await take()
+                except (OgiveError, TimeoutError) as exc:
+                    log.debug("no samples: %s", exc)
+                except Exception:
+                    # an error in one plot must not affect the others
+                    log.exception("taking samples for plots failed")
+
+    async def _sample_brokers(self) -> None:
+        self._add_rates(await self._cluster.brokers())
+
+    async def _sample_groups(self) -> None:
+        names = self._next("groups", (await self._cluster.groups()).names)
+        for row in await self._groups.rows(names):
+            self._add_group(row, evict=False)
+
+    async def _sample_topics(self) -> None:
+        kinds = await self._cluster.topics()
+        names = self._next("topics", [n for n, kind in kinds.items() if kind == "application"])
+        for row in await self._topics.rows(names):
+            self._add_topic(row, evict=False)
+
+    def _next(self, kind: str, names: Sequence[str]) -> Sequence[str]:
+        """Return the next MAX_SAMPLED names in turn."""
+        start = self._turns[kind] if self._turns[kind] < len(names) else 0
+        self._turns[kind] = start + MAX_SAMPLED
+        return names[start : start + MAX_SAMPLED]
+
+    def _add_rates(self, brokers: Sequence[BrokerStatus]) -> tuple[float, float]:
+        rate_in = float(sum(row.puts_per_s or 0.0 for row in brokers))
+        rate_out = float(sum(row.gets_per_s or 0.0 for row in brokers))
+        self._samples.add(("in",), rate_in)
+        self._samples.add(("out",), rate_out)
+        return rate_in, rate_out
+
+    def _add_group(self, row: GroupRow, *, evict: bool = True) -> None:
+        # without the answers of all brokers the sums are too small
+        if row.lag is not None and row.trouble is None:
+            self._samples.add(("lag", row.name), row.lag, evict=evict)
+            self._samples.add(("consumed", row.name), row.consumed, evict=evict)
+
+    def _add_topic(self, row: TopicRow, *, evict: bool = True) -> None:
+        if row.trouble is None:
+            self._samples.add(("stored", row.name), row.stored, evict=evict)
+
     # --- views ------------------------------------------------------------------------------------
 
     async def _overview(self, request: Request) -> dict[str, Any]:
@@ -205,26 +272,23 @@ class _Pages:
             self._cluster.groups(),
         )
         worst, known = await self._groups.worst()
-        rate_in, rate_out = (
-            sum(row.puts_per_s or 0.0 for row in brokers),
-            sum(row.gets_per_s or 0.0 for row in brokers),
-        )
-        self._samples.add(("in",), rate_in)
-        self._samples.add(("out",), rate_out)
+        rate_in, rate_out = self._add_rates(brokers)
+        day = _is_day(request)
         curves = [
-            ("messages in per second", self._samples.curves(("in",))),
-            ("out", self._samples.curves(("out",))),
+            ("messages in per second", self._samples.curves(("in",), day=day)),
+            ("out", self._samples.curves(("out",), day=day)),
         ]
         return {
             "name_servers": name_servers,
             "brokers": brokers,
-            "rate_in": float(rate_in),
-            "rate_out": float(rate_out),
+            "rate_in": rate_in,
+            "rate_out": rate_out,
             "clusters": sorted({row.cluster for row in brokers}),
             "topic_count": sum(kind == "application" for kind in topics.values()),
             "groups": groups,
             "worst": worst,
             "known": known,
+            "day": day,
             "plot": format.plot("Messages in and out per second, all brokers", curves),
             "uptime": _uptime,
         }
@@ -247,9 +311,9 @@ class _Pages:
             for name, kind in kinds.items()
             if (system or kind == "application") and wanted.lower() in name.lower()
         ]
-        chosen, pages = _page_of(request, names)
+        pages = _page_of(request, len(names))
         return {
-            "rows": await self._topics.rows(chosen),
+            "rows": await self._topics.rows(names[pages.start : pages.end]),
             "count": len(names),
             "pages": pages,
             "q": wanted,
@@ -259,12 +323,15 @@ class _Pages:
     async def _topic(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
         topic = await self._topics.page(name)
-        self._samples.add(("stored", name), topic.row.stored)
-        curves = [("messages stored per second", self._samples.rates(("stored", name)))]
+        self._add_topic(topic.row)
+        day = _is_day(request)
+        curves = [("messages stored per second", self._samples.rates(("stored", name), day=day))]
         newest = await self._messages.newest(name, RECENT)
         return {
             "topic": topic,
+            "pages": _page_of(request, len(topic.queues), rows=QUEUE_ROWS),
             "newest": newest,
+            "day": day,
             "plot": format.plot(f"Messages stored per second in {name}", curves),
         }
 
@@ -276,8 +343,8 @@ class _Pages:
         groups = await self._cluster.groups()
         listed = sorted((*groups.names, *groups.system)) if system else groups.names
         names = [name for name in listed if wanted.lower() in name.lower()]
-        chosen, pages = _page_of(request, names)
-        rows = await self._groups.rows(chosen)
+        pages = _page_of(request, len(names))
+        rows = await self._groups.rows(names[pages.start : pages.end])
         return {
             "rows": rows,
             "count": len(names),
@@ -291,15 +358,21 @@ class _Pages:
         name = request.path_params["name"]
         group = await self._groups.page(name)
         lag, consumed = ("lag", name), ("consumed", name)
-        if group.row.lag is not None:
-            self._samples.add(lag, group.row.lag)
-            self._samples.add(consumed, group.consumed)
-        rates = self._samples.rates(consumed)
+        self._add_group(group.row)
+        day = _is_day(request)
+        rates = self._samples.rates(consumed, day=day)
         return {
             "group": group,
+            "day": day,
+            "behind_s": behind_s,
+            "pages": _page_of(
+                request,
+                max((len(topic.queues) for topic in group.topics), default=0),
+                rows=QUEUE_ROWS,
+            ),
             "moving": not group.members and any(value > 0 for piece in rates for _, value in piece),
             "lag_plot": format.plot(
-                f"Lag of {name}", [("messages behind", self._samples.curves(lag))]
+                f"Lag of {name}", [("messages behind", self._samples.curves(lag, day=day))]
             ),
             "rate_plot": format.plot(
                 f"Messages consumed per second by {name}", [("messages consumed per second", rates)]
@@ -313,7 +386,10 @@ class _Pages:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f'no broker knows a consumer group "{name}"',
             )
-        return {"group": name, "found": await self._messages.dead_letters(name)}
+        return {
+            "group": name,
+            "found": await self._messages.dead_letters(name, _places_in(request, dlq_topic(name))),
+        }
 
     async def _lookup(self, request: Request) -> dict[str, Any]:
         given = {
@@ -327,13 +403,20 @@ class _Pages:
             return values
         try:
             if given["key"]:
-                values["found"] = await self._messages.with_key(given["topic"], given["key"])
+                values["found"] = await self._messages.with_key(
+                    given["topic"], given["key"], _before_in(request, given["topic"])
+                )
             elif given["from"] or given["to"]:
                 values["found"] = await self._messages.between(
-                    given["topic"], _moment(given["from"]), _moment(given["to"])
+                    given["topic"],
+                    _moment(given["from"]),
+                    _moment(given["to"]),
+                    _places_in(request, given["topic"]),
                 )
             else:
-                values["found"] = await self._messages.newest(given["topic"])
+                values["found"] = await self._messages.newest(
+                    given["topic"], ends=_places_in(request, given["topic"])
+                )
         except OgiveError as exc:
             # shown beside the form, so that the input can be corrected
             values |= {"trouble": reason(exc), "status": _status_of(exc)[0]}
@@ -341,7 +424,15 @@ class _Pages:
 
     async def _message(self, request: Request) -> dict[str, Any]:
         message = await self._wanted(request)
-        queue, body = message.queue, body_of(message.body, request.query_params.get("as", ""))
+        queue = message.queue
+        groups = await self._messages.groups(queue)
+        group_pages = _page_of(request, len(groups), "groups")
+        readers, troubles = await self._messages.readers(
+            queue, message.queue_offset, groups[group_pages.start : group_pages.end]
+        )
+        trace, more_troubles = await self._messages.trace(message.id)
+        step_pages = _page_of(request, len(trace), "steps")
+        body = body_of(message.body, request.query_params.get("as", ""))
         place = {
             "topic": queue.topic,
             "broker": queue.broker_name,
@@ -354,7 +445,11 @@ class _Pages:
             "forms": [
                 (form, format.path("message", **place, **{"as": form})) for form in body.forms
             ],
-            "life": await self._messages.life(message),
+            "readers": readers,
+            "group_pages": group_pages,
+            "trace": trace[step_pages.start : step_pages.end],
+            "step_pages": step_pages,
+            "troubles": troubles + more_troubles,
             "origin": message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
             "removed": message.properties.get(PropertyName.REMOVED_PROPERTIES),
         }
@@ -408,20 +503,83 @@ def _whole_number(name: str, text: str) -> int:
     return int(text)
 
 
-def _page_of(request: Request, names: list[str]) -> tuple[list[str], dict[str, int]]:
-    """Return the names on the requested page, or on the last one if the number is too high.
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list: the rows from *start* up to, not including, *end*; the addresses of its
+    neighbours.
+    """
+
+    number: int
+    last: int
+    start: int
+    end: int
+    previous: str
+    next: str
+
+
+def _page_of(request: Request, count: int, field: str = "page", *, rows: int = ROWS) -> Page:
+    """Return the requested page of a list, or the last one if the number is too high.
 
     Raises InvalidOption.
     """
-    last = max(1, -(-len(names) // ROWS))
-    page = min(_whole_number("page", request.query_params.get("page", "1")), last)
-    if page < 1:
-        raise InvalidOption(f"page {page}: the first page is 1")
-    return names[(page - 1) * ROWS : page * ROWS], {
-        "page": page,
-        "last": last,
-        "first_row": (page - 1) * ROWS + 1,
-    }
+    last = max(1, -(-count // rows))
+    number = min(_whole_number(field, request.query_params.get(field, "1")), last)
+    if number < 1:
+        raise InvalidOption(f"{field} {number}: the first page is 1")
+    others = [(name, value) for name, value in request.query_params.multi_items() if name != field]
+
+    def address(neighbour: int) -> str:
+        return f"?{urlencode([*others, (field, neighbour)], errors='replace')}"
+
+    start = (number - 1) * rows
+    return Page(
+        number, last, start, min(start + rows, count), address(number - 1), address(number + 1)
+    )
+
+
+def _place_of(text: str, topic: str) -> tuple[MessageQueue, int]:
+    """Read ``queue/offset/broker``. Raises InvalidOption."""
+    number, _, rest = text.partition("/")
+    offset, _, broker = rest.partition("/")
+    queue = MessageQueue(topic, broker, _whole_number("queue", number))
+    at = _whole_number("offset", offset)
+    check_place(queue, at)
+    if not broker:
+        raise InvalidOption(f"place {text[:80]!r}: queue/offset/broker is expected")
+    return queue, at
+
+
+def _is_day(request: Request) -> bool:
+    """Return True if plots show the whole day. Raises InvalidOption."""
+    span = request.query_params.get("span", "")
+    if span not in ("", "day"):
+        raise InvalidOption(f"span {span[:80]!r}: only day is possible")
+    return span == "day"
+
+
+def _places_in(request: Request, topic: str) -> dict[MessageQueue, int] | None:
+    """Return where a page of messages begins in each queue; None for the first page.
+
+    Raises InvalidOption.
+    """
+    texts = request.query_params.getlist("at")
+    if len(texts) > MAX_QUEUES:
+        raise InvalidOption(f"{len(texts)} places: a page reads at most {MAX_QUEUES} queues")
+    return dict(_place_of(text, topic) for text in texts) or None
+
+
+def _before_in(request: Request, topic: str) -> tuple[int, MessageQueue, int] | None:
+    """Return the time and place before which a page of messages with a key ends.
+
+    Raises InvalidOption.
+    """
+    text = request.query_params.get("at", "")
+    if not text:
+        return None
+    moment, _, place = text.partition("/")
+    queue, offset = _place_of(place, topic)
+    check_offset(_whole_number("time", moment))
+    return int(moment), queue, offset
 
 
 def _moment(text: str) -> int | None:

@@ -2,7 +2,8 @@
 
 Colours are CSS classes and variables, so that the page decides about light and dark.
 
-Figures are collected while somebody looks: nothing is asked just for a plot.
+The samples of the last ten minutes are as close as they were taken; of those of the day, one in
+five minutes is kept.
 """
 
 import itertools
@@ -144,11 +145,15 @@ def short(value: float) -> str:
 # --- samples --------------------------------------------------------------------------------------
 
 WINDOW_S: Final = 600.0
-# shortest time between two samples of a series
+DAY_S: Final = 86_400.0
+# shortest time between two samples of a series, within the window and before it
 STEP_S: Final = 2.0
-# a longer pause interrupts the curve: no page was open
-GAP_S: Final = 45.0
-MAX_SERIES: Final = 1024
+DAY_STEP_S: Final = 300.0
+# a longer pause interrupts the curve: there were no answers, or too many series
+GAP_S: Final = 130.0
+DAY_GAP_S: Final = 3 * DAY_STEP_S
+# 512 series with the samples of a day take 20 MB
+MAX_SERIES: Final = 512
 
 Series = tuple[str, ...]
 
@@ -156,14 +161,20 @@ Series = tuple[str, ...]
 class Samples:
     """Samples by series.
 
-    A series is bounded by its window and step. The least recently viewed one is dropped first.
+    A series is bounded by its window and step. The one that was added to least recently is dropped
+    first.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._series: OrderedDict[Series, deque[tuple[float, float]]] = OrderedDict()
+        # what has left the window
+        self._earlier: dict[Series, deque[tuple[float, float]]] = {}
 
-    def add(self, series: Series, value: float) -> None:
+    def add(self, series: Series, value: float, *, evict: bool = True) -> None:
+        """Add a sample. *evict* False: not if another series had to go for it."""
+        if not evict and series not in self._series and len(self._series) >= MAX_SERIES:
+            return
         now = self._clock()
         points = self._series.setdefault(series, deque())
         self._series.move_to_end(series)
@@ -171,34 +182,47 @@ class Samples:
             return
         points.append((now, value))
         while points[0][0] < now - WINDOW_S:
-            points.popleft()
+            self._keep(series, points.popleft())
         while len(self._series) > MAX_SERIES:
-            self._series.popitem(last=False)
+            dropped, _ = self._series.popitem(last=False)
+            self._earlier.pop(dropped, None)
 
-    def curves(self, series: Series) -> list[Points]:
-        """Return stretches without a gap, of (minutes before now, value); the places rise to 0."""
-        return self._stretches(list(self._series.get(series, ())))
+    def _keep(self, series: Series, point: tuple[float, float]) -> None:
+        earlier = self._earlier.setdefault(series, deque(maxlen=int(DAY_S / DAY_STEP_S)))
+        if not earlier or point[0] - earlier[-1][0] >= DAY_STEP_S:
+            earlier.append(point)
 
-    def rates(self, series: Series) -> list[Points]:
+    def curves(self, series: Series, *, day: bool = False) -> list[Points]:
+        """Return stretches without a gap, of (minutes before now, value); the places rise to 0.
+
+        They are of the last minutes, or of the whole *day*.
+        """
+        return self._stretches(self._points(series, day), day)
+
+    def _points(self, series: Series, day: bool) -> list[tuple[float, float]]:
+        return [*(self._earlier.get(series, ()) if day else ()), *self._series.get(series, ())]
+
+    def rates(self, series: Series, *, day: bool = False) -> list[Points]:
         """Return the growth of a total per second, like curves().
 
         A total that falls was restarted.
         """
-        pairs = itertools.pairwise(self._series.get(series, ()))
+        pairs = itertools.pairwise(self._points(series, day))
         return self._stretches(
             [
                 (t1, max(0.0, (v1 - v0) / (t1 - t0)))
                 for (t0, v0), (t1, v1) in pairs
-                if t1 - t0 <= GAP_S
-            ]
+                if t1 - t0 <= (DAY_GAP_S if day else GAP_S)
+            ],
+            day,
         )
 
-    def _stretches(self, points: list[tuple[float, float]]) -> list[Points]:
+    def _stretches(self, points: list[tuple[float, float]], day: bool) -> list[Points]:
         now, found, before = self._clock(), list[Points](), 0.0
         for at, value in points:
-            if now - at > WINDOW_S:
+            if now - at > (DAY_S if day else WINDOW_S):
                 continue
-            if not found or at - before > GAP_S:
+            if not found or at - before > (DAY_GAP_S if day else GAP_S):
                 found.append([])
             found[-1].append(((at - now) / 60, value))
             before = at

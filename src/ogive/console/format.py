@@ -7,10 +7,10 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from ogive.console.charts import WINDOW_S, Curve, Points, line_chart
+from ogive.console.charts import DAY_S, WINDOW_S, Curve, Points, line_chart
 
-# time spans of plots, in minutes
-_SPANS: Final = (1.0, 2.0, 5.0, WINDOW_S / 60)
+# time spans of plots in minutes, and the number of ticks of each
+_SPANS: Final = {1.0: 4, 2.0: 4, 5.0: 5, WINDOW_S / 60: 5, 60.0: 3, 360.0: 6, DAY_S / 60: 4}
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _NOTHING: Final = "–"
 
@@ -60,20 +60,11 @@ def at(ms: int | None) -> Markup:
     )
 
 
-def moment(ms: int) -> str:
-    """Return a time in UTC in the format of a form's field."""
-    return (
-        datetime.fromtimestamp(ms / 1000, UTC)
-        .replace(tzinfo=None)
-        .isoformat(timespec="milliseconds")
-    )
-
-
 def path(*parts: str, **query: object) -> str:
     """Return an address inside the console, in which any name is quoted as one part."""
     place = "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
-    given = {name: value for name, value in query.items() if value not in (None, "", False)}
-    return f"{place}?{urlencode(given, errors='replace')}" if given else place
+    given = {name: value for name, value in query.items() if value not in (None, "", False, ())}
+    return f"{place}?{urlencode(given, doseq=True, errors='replace')}" if given else place
 
 
 def command(*words: object) -> str:
@@ -82,13 +73,19 @@ def command(*words: object) -> str:
 
 
 def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
-    """Draw curves of the last minutes, as far as there are samples; '' if there are none yet."""
+    """Draw curves of the last minutes or hours, as far as there are samples; '' if there are none
+    yet.
+    """
     seen = [place for _, pieces in curves for piece in pieces for place, _ in piece]
     if not seen:
         return Markup()
-    span = next((span for span in _SPANS if span >= -min(seen)), _SPANS[-1])
+    span = next((span for span in _SPANS if span >= -min(seen)), max(_SPANS))
+    # of a long span the ticks are hours
+    unit = 60 if span > 60 else 1
     lines = [
-        Curve(label, f"c{index}", [(max(0.0, span + place), value) for place, value in piece])
+        Curve(
+            label, f"c{index}", [(max(0.0, span + place) / unit, value) for place, value in piece]
+        )
         for index, (label, pieces) in enumerate(curves)
         for piece in pieces
     ]
@@ -97,9 +94,9 @@ def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
         lines,
         width=560,
         height=210,
-        end=span,
-        columns=5 if span >= 5 else 4,
-        place=lambda place: _ago(span - place),
+        end=span / unit,
+        columns=_SPANS[span],
+        place=lambda place: _ago(span - place * unit),
     )
     return Markup(drawn)  # noqa: S704  charts escape what they are given
 
@@ -107,6 +104,8 @@ def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
 def _ago(minutes: float) -> str:
     if minutes < 0.001:
         return "now"
+    if minutes > 60:
+        return f"−{minutes / 60:g} h"
     return f"−{minutes:g} min" if minutes >= 1 else f"−{minutes * 60:.0f} s"
 
 

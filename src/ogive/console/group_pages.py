@@ -9,7 +9,7 @@ from typing import Final
 
 from ogive.client import rpc
 from ogive.client.admin import Member, QueueLag
-from ogive.client.admin.records import how_consumed
+from ogive.client.admin.records import behind_s, how_consumed
 from ogive.console.cluster_pages import ClusterQueries, GroupAtBrokers
 from ogive.console.queries import gather_answers, reason
 from ogive.console.topic_pages import TopicQueries
@@ -34,7 +34,7 @@ class GroupRow:
     """A group in a list.
 
     *lag* is None if it is unknown: no broker answered, or the members broadcast. *behind_s* is the
-    age of the oldest progress.
+    age of the oldest progress. *consumed*: the sum of all positions, which grows with consumption.
     """
 
     name: str
@@ -45,6 +45,7 @@ class GroupRow:
     lag: int | None
     behind_s: float | None
     retries: int
+    consumed: int
     trouble: str | None
 
 
@@ -70,8 +71,8 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:
-    """A group's page. *how*: the way in which its members consume; *consumed*: the sum of all
-    positions, which grows with consumption; *dead* is None if it is unknown.
+    """A group's page. *how*: the way in which its members consume; *dead* is None if it is
+    unknown.
     """
 
     row: GroupRow
@@ -83,7 +84,6 @@ class GroupPage:
     members: tuple[HeldMember, ...]
     topics: tuple[TopicLag, ...]
     retries: tuple[TopicLag, ...]
-    consumed: int
     dead: int | None
     troubles: dict[str, str]
 
@@ -178,7 +178,6 @@ class GroupQueries:
             members=members,
             topics=tuple(one for one in topics if not one.topic.startswith(RETRY_PREFIX)),
             retries=tuple(one for one in topics if one.topic.startswith(RETRY_PREFIX)),
-            consumed=sum(max(0, one.consumer_offset) for one in progress.rows.values()),
             dead=await self._dead(name),
             troubles=groups.troubles | progress.troubles,
         )
@@ -296,6 +295,7 @@ class GroupQueries:
         model = next((one.message_model for one in progress.online), "")
         known = bool(group.tables.keys() - progress.troubles.keys()) and model != BROADCASTING
         rows, settings = progress.rows, group.settings()
+        queues = [_queue_lag(queue, row) for queue, row in rows.items()]
         return GroupRow(
             name=group.name,
             enabled=all(config.consume_enable for config in settings),
@@ -304,11 +304,10 @@ class GroupQueries:
                 {connection.client_id for one in progress.online for connection in one.connections}
             ),
             model=model,
-            lag=sum(map(_lag, rows.values())) if known else None,
-            behind_s=self._behind_s(rows.values()) if known else None,
-            retries=sum(
-                _lag(row) for queue, row in rows.items() if queue.topic.startswith(RETRY_PREFIX)
-            ),
+            lag=sum(row.lag for row in queues) if known else None,
+            behind_s=self._behind_s(queues) if known else None,
+            retries=sum(row.lag for row in queues if row.queue.topic.startswith(RETRY_PREFIX)),
+            consumed=sum(max(0, row.consumer_offset) for row in queues),
             trouble="; ".join(
                 f"{broker}: {text}" for broker, text in sorted(progress.troubles.items())
             )
@@ -322,36 +321,34 @@ class GroupQueries:
         holders: dict[MessageQueue, str],
         subscription: str | None,
     ) -> TopicLag:
-        mine = {queue: row for queue, row in sorted(rows.items()) if queue.topic == topic}
         queues = tuple(
-            QueueLag(
-                queue,
-                row.consumer_offset,
-                row.broker_offset,
-                _lag(row),
-                row.last_timestamp or None,
-                holders.get(queue),
-            )
-            for queue, row in mine.items()
+            _queue_lag(queue, row, holders.get(queue))
+            for queue, row in sorted(rows.items())
+            if queue.topic == topic
         )
         return TopicLag(
             topic,
             subscription,
             sum(row.lag for row in queues),
-            self._behind_s(mine.values()),
+            self._behind_s(queues),
             queues,
         )
 
-    def _behind_s(self, rows: Iterable[OffsetWrapper]) -> float | None:
+    def _behind_s(self, rows: Iterable[QueueLag]) -> float | None:
         """Return the age of the newest consumed message in the slowest queue; 0 if there is no
         backlog, None if unknown.
         """
-        late = [row.last_timestamp for row in rows if _lag(row)]
-        if not late:
-            return 0.0
-        known = [at for at in late if at > 0]
-        return max(0.0, self._clock() - min(known) / 1000) if known else None
+        ages = [behind_s(row, self._clock()) for row in rows if row.lag]
+        known = [age for age in ages if age is not None]
+        return max(known) if known else None if ages else 0.0
 
 
-def _lag(row: OffsetWrapper) -> int:
-    return max(0, row.broker_offset - max(0, row.consumer_offset))
+def _queue_lag(queue: MessageQueue, row: OffsetWrapper, member: str | None = None) -> QueueLag:
+    return QueueLag(
+        queue,
+        row.consumer_offset,
+        row.broker_offset,
+        max(0, row.broker_offset - max(0, row.consumer_offset)),
+        row.last_timestamp if row.last_timestamp > 0 else None,
+        member,
+    )

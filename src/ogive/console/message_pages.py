@@ -3,9 +3,11 @@
 In lists bodies are truncated on arrival; a single body is text, JSON or hex of a bounded size.
 """
 
+import heapq
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Literal, get_args
 
 from ogive.client import rpc
@@ -33,8 +35,8 @@ LIMIT: Final = 50
 # limit for the queues that are read for a list: those with the newest messages
 MAX_QUEUES: Final = 64
 PULL: Final = 32
-# limit for groups whose position is queried
-MAX_READERS: Final = 50
+# messages that one broker is asked for by key: Apache's brokers give no more at once
+KEY_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,13 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """Messages of a list. *more*: there are others beyond LIMIT; *troubles*: queues that could not
-    be read, and the reasons.
+    """Messages on one page of a list. *after*: where the next page begins, in the form that its
+    address needs; empty on the last page. *troubles*: queues that could not be read, and the
+    reasons.
     """
 
     rows: tuple[MessageRow, ...]
-    more: bool = False
+    after: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
 
 
@@ -80,54 +83,66 @@ class Reader:
     consumed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MessageHistory:
-    """Consumers and traces of a message."""
-
-    readers: tuple[Reader, ...]
-    trace: tuple[TraceRecord, ...]
-    troubles: tuple[str, ...] = ()
-
-
 class MessageQueries:
     def __init__(self, cluster: ClusterQueries, topics: TopicQueries) -> None:
         self._cluster, self._topics = cluster, topics
 
-    async def newest(self, topic: str, limit: int = LIMIT) -> FoundMessages:
-        """Return the newest messages of a topic, the newest first. Raises TopicNotExist,
-        NoNameServer.
+    async def newest(
+        self, topic: str, limit: int = LIMIT, ends: Mapping[MessageQueue, int] | None = None
+    ) -> FoundMessages:
+        """Return the newest messages of a topic, the newest first. *ends*: only those before these
+        offsets, in these queues. Raises TopicNotExist, NoNameServer.
         """
         masters = await self._cluster.topic_masters(topic)
         offsets, silent = await self._topics.offsets(topic)
-        filled = [(queue, row) for queue, row in offsets.items() if row.max_offset > row.min_offset]
-        filled.sort(key=lambda pair: -pair[1].last_update_timestamp)
-        chosen = dict(filled[:MAX_QUEUES])
-        each = min(limit, PULL)
+        filled = [queue for queue, row in offsets.items() if row.max_offset > row.min_offset]
+        filled.sort(key=lambda queue: -offsets[queue].last_update_timestamp)
+        if ends is None:
+            chosen, left = filled[:MAX_QUEUES], tuple[str, ...]()
+            ends = {queue: offsets[queue].max_offset for queue in chosen}
+        else:
+            chosen = [queue for queue in filled if queue in ends]
+            left = _left_out(len(chosen), len(filled))
+            ends = dict(ends) | {q: min(ends[q], offsets[q].max_offset) for q in chosen}
+        # read from here to the end
+        starts = {q: max(offsets[q].min_offset, ends[q] - limit) for q in chosen}
 
         async def read(queue: MessageQueue) -> list[MessageRow]:
-            end = chosen[queue].max_offset
-            offset, address = max(chosen[queue].min_offset, end - each), master_of(queue, masters)
+            offset, address = starts[queue], master_of(queue, masters)
             rows: list[MessageRow] = []
-            # usually one pass: a batch that is kept whole is returned whole, and may use up the
-            # whole count
-            while offset < end:
+            while offset < ends[queue]:
                 result = await self._cluster.queries.server(
-                    address, rpc.read_messages, queue, offset, each
+                    address, rpc.read_messages, queue, offset, min(limit, PULL)
                 )
                 rows += [_row(message) for message in result.messages]
                 if result.next_offset <= offset:
                     break
                 offset = result.next_offset
-            return rows
+            # a batch that is kept whole is returned whole
+            return [row for row in reversed(rows) if row.queue_offset < ends[queue]]
 
         told, troubles = await gather_answers(chosen, read)
-        rows = sorted((row for rows in told.values() for row in rows), key=_by_time, reverse=True)
-        held = sum(row.max_offset - row.min_offset for row in offsets.values())
-        return FoundMessages(tuple(rows[:limit]), held > limit, _troubles(troubles, silent))
+        merged = heapq.merge(*told.values(), key=_by_time, reverse=True)
+        rows = tuple(islice(merged, limit))
+        shown = set(map(id, rows))
+        after = dict(ends)
+        for queue, read_rows in told.items():
+            rest = [row.queue_offset + 1 for row in read_rows if id(row) not in shown]
+            after[queue] = rest[0] if rest else min(starts[queue], ends[queue])
+        more = any(after[queue] > offsets[queue].min_offset for queue in told)
+        return FoundMessages(
+            rows, _places(after) if more else (), _troubles(troubles, silent) + left
+        )
 
-    async def between(self, topic: str, begin_ms: int | None, end_ms: int | None) -> FoundMessages:
-        """Return messages that were stored between two times, the oldest first. Raises
-        TopicNotExist, NoNameServer, InvalidOption.
+    async def between(
+        self,
+        topic: str,
+        begin_ms: int | None,
+        end_ms: int | None,
+        begins: Mapping[MessageQueue, int] | None = None,
+    ) -> FoundMessages:
+        """Return messages that were stored between two times, the oldest first. *begins*: only
+        those from these offsets on. Raises TopicNotExist, NoNameServer, InvalidOption.
         """
         queries, begin, end = (
             self._cluster.queries,
@@ -137,10 +152,13 @@ class MessageQueries:
         check_period(begin, end)
         route, masters = await self._cluster.route(topic), await self._cluster.topic_masters(topic)
         queues = subscribe_queues(topic, route)
+        after = dict(begins or {})
 
         async def read(queue: MessageQueue) -> list[MessageRow]:
             address = master_of(queue, masters)
-            offset = await queries.server(address, rpc.search_offset, queue, begin)
+            if queue not in after:
+                after[queue] = await queries.server(address, rpc.search_offset, queue, begin)
+            first = offset = after[queue]
             rows: list[MessageRow] = []
             # one more than is shown tells whether there are others
             while len(rows) <= LIMIT:
@@ -148,7 +166,7 @@ class MessageQueries:
                 rows += [
                     _row(message)
                     for message in result.messages
-                    if begin <= message.store_timestamp_ms < end
+                    if begin <= message.store_timestamp_ms < end and message.queue_offset >= first
                 ]
                 past = bool(result.messages) and result.messages[-1].store_timestamp_ms >= end
                 if past or result.next_offset <= offset or result.next_offset >= result.max_offset:
@@ -157,16 +175,24 @@ class MessageQueries:
             return rows
 
         told, troubles = await gather_answers(queues[:MAX_QUEUES], read)
-        left = (
-            (f"only {MAX_QUEUES} of {len(queues)} queues were read",)
-            if len(queues) > MAX_QUEUES
-            else ()
+        rows = tuple(islice(heapq.merge(*told.values(), key=_by_time), LIMIT))
+        shown = set(map(id, rows))
+        for queue, read_rows in told.items():
+            past = (row.queue_offset + 1 for row in read_rows if id(row) in shown)
+            after[queue] = max(past, default=after[queue])
+        more = sum(map(len, told.values())) > LIMIT
+        return FoundMessages(
+            rows,
+            _places(after) if more else (),
+            _troubles(troubles) + _left_out(min(len(queues), MAX_QUEUES), len(queues)),
         )
-        rows = sorted((row for rows in told.values() for row in rows), key=_by_time)
-        return FoundMessages(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles) + left)
 
-    async def with_key(self, topic: str, key: str) -> FoundMessages:
-        """Return messages with a key, by the brokers' index. Raises TopicNotExist, NoNameServer."""
+    async def with_key(
+        self, topic: str, key: str, before: tuple[int, MessageQueue, int] | None = None
+    ) -> FoundMessages:
+        """Return the newest messages with a key, by the brokers' index, the oldest first. *before*:
+        only those before this time and place. Raises TopicNotExist, NoNameServer.
+        """
         masters = await self._cluster.topic_masters(topic)
 
         async def ask(broker: str) -> list[MessageRow]:
@@ -176,19 +202,42 @@ class MessageQueries:
                 topic,
                 key,
                 begin_ms=0,
-                end_ms=FOR_EVER_MS,
-                limit=LIMIT + 1,
+                end_ms=FOR_EVER_MS if before is None else before[0],
+                limit=KEY_LIMIT,
                 broker_name=broker,
             )
-            return [_row(message) for message in found if key in message.keys or message.id == key]
+            return [_row(message) for message in found]
 
         told, troubles = await gather_answers(masters, ask)
-        rows = sorted((row for rows in told.values() for row in rows), key=_by_time)
-        return FoundMessages(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles))
+        # an answer that is full may lack older messages
+        full = {broker: rows for broker, rows in told.items() if len(rows) >= KEY_LIMIT}
+        since = max((min(map(_by_time, rows)) for rows in full.values()), default=None)
+        rows = sorted(
+            (
+                row
+                for found in told.values()
+                for row in found
+                if (key in row.keys or row.id == key)
+                and (since is None or _by_time(row) >= since)
+                and (before is None or _by_time(row) < before)
+            ),
+            key=_by_time,
+        )
+        shown = rows[-LIMIT:]
+        left = (
+            f"a key of more than {KEY_LIMIT} messages within a second: look for the others by time"
+        )
+        return FoundMessages(
+            tuple(shown),
+            (_moment_and_place(shown[0]),) if shown and (full or len(rows) > LIMIT) else (),
+            _troubles(troubles) + (() if shown or not full else (left,)),
+        )
 
-    async def dead_letters(self, group: str) -> FoundMessages:
+    async def dead_letters(
+        self, group: str, ends: Mapping[MessageQueue, int] | None = None
+    ) -> FoundMessages:
         try:
-            return await self.newest(dlq_topic(group))
+            return await self.newest(dlq_topic(group), ends=ends)
         except TopicNotExist:
             return FoundMessages(())
 
@@ -212,26 +261,28 @@ class MessageQueries:
             )
         return result.messages[0]
 
-    async def life(self, message: MessageExt) -> MessageHistory:
-        readers, troubles = await self._readers(message.queue, message.queue_offset)
+    async def trace(self, message_id: str) -> tuple[list[TraceRecord], tuple[str, ...]]:
+        """Return the traces of a message, and the reason if they could not be read."""
         try:
-            trace = await self._cluster.queries.admin.trace(message.id)
+            return await self._cluster.queries.admin.trace(message_id), ()
         except (NoRoute, NotSupported):
             # tracing is off, or the broker has no index
-            trace = []
+            return [], ()
         except OgiveError as exc:
-            trace = []
-            troubles += (f"trace: {reason(exc)}",)
-        return MessageHistory(readers, tuple(trace[:LIMIT]), troubles)
+            return [], (f"trace: {reason(exc)}",)
 
-    async def _readers(
-        self, queue: MessageQueue, offset: int
+    async def groups(self, queue: MessageQueue) -> Sequence[str]:
+        """Return the groups that consume messages of the queue."""
+        # no group consumes a dead-letter topic in order
+        return () if queue.topic.startswith(DLQ_PREFIX) else await self._topics.groups(queue.topic)
+
+    async def readers(
+        self, queue: MessageQueue, offset: int, groups: Sequence[str]
     ) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
-        if queue.topic.startswith(DLQ_PREFIX):
-            # no group consumes a dead-letter topic in order
+        """Return where each of the groups is, and the reasons for those that are missing."""
+        if not groups:
             return (), ()
         address = master_of(queue, await self._cluster.topic_masters(queue.topic))
-        groups = (await self._topics.groups(queue.topic))[:MAX_READERS]
 
         async def position(group: str) -> int | None:
             return await self._cluster.queries.server(
@@ -243,6 +294,18 @@ class MessageQueries:
             Reader(group, at, at is not None and at > offset) for group, at in told.items()
         )
         return readers, tuple(f"{group}: {reason(error)}" for group, error in troubles.items())
+
+
+def _places(offsets: Mapping[MessageQueue, int]) -> tuple[str, ...]:
+    return tuple(f"{queue.queue_id}/{at}/{queue.broker_name}" for queue, at in offsets.items())
+
+
+def _moment_and_place(row: MessageRow) -> str:
+    return f"{row.stored_ms}/{_places({row.queue: row.queue_offset})[0]}"
+
+
+def _left_out(read: int, count: int) -> tuple[str, ...]:
+    return (f"only {read} of {count} queues were read",) if count > MAX_QUEUES else ()
 
 
 def _row(message: MessageExt) -> MessageRow:

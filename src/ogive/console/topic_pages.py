@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ogive.client import rpc
 from ogive.client.admin.records import TopicKind, topic_kind
@@ -12,9 +11,6 @@ from ogive.console.queries import gather_answers, reason
 from ogive.errors import NotSupported
 from ogive.model import BATCHES, QUEUE_TYPE, MessageQueue
 from ogive.wire.bodies.stats import TopicOffset
-
-# queues that the page of a topic shows
-MAX_QUEUES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class AtBroker:
 
 @dataclass(frozen=True, slots=True)
 class TopicPage:
-    """A topic's page with at most MAX_QUEUES *queues*."""
+    """A topic's page."""
 
     row: TopicRow
     brokers: tuple[AtBroker, ...]
@@ -165,7 +161,7 @@ class TopicQueries:
             )
             for data in sorted(route.queues, key=lambda data: data.broker_name)
         )
-        return TopicPage(row, brokers, tuple(offsets.items())[:MAX_QUEUES], await self.groups(name))
+        return TopicPage(row, brokers, tuple(offsets.items()), await self.groups(name))
 
     async def _attributes(self, address: str, name: str) -> Mapping[str, str]:
         try:

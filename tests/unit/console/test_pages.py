@@ -381,6 +381,7 @@ async def test_progress_without_members_is_a_jobs(
     stands_at(fake, Orders=(10, 30))
     words = (await look(page, "/groups/revenue")).words
     assert "20 behind" in words
+    assert re.search(r"broker-a 0 10 30 20 \d+ d .*? 2023-11-14 ", words)
     assert "A Spark query shows none either" in words
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ogive.console import charts as module
-from ogive.console.charts import GAP_S, STEP_S, WINDOW_S, Samples
+from ogive.console.charts import DAY_S, DAY_STEP_S, GAP_S, STEP_S, WINDOW_S, Samples
 from ogive.console.format import plot
 
 
@@ -41,6 +41,28 @@ def test_looks_at_the_same_moment_are_one_sample_and_old_ones_go() -> None:
     clock = Clock()
     samples = filled(clock, *[(STEP_S / 4, float(i)) for i in range(8000)])
     assert len(samples._series["lag", "billing"]) <= WINDOW_S / STEP_S + 1
+
+
+def test_of_the_day_a_sample_in_five_minutes_is_kept() -> None:
+    clock = Clock()
+    samples = filled(clock, *[(60, float(i)) for i in range(3000)])
+    (curve,) = samples.curves(("lag", "billing"), day=True)
+    assert curve[0][0] >= -DAY_S / 60
+    assert curve[0][0] < -23 * 60
+    assert curve[-1] == (0, 2999)
+    assert len(curve) <= DAY_S / DAY_STEP_S + WINDOW_S / 60 + 1
+    (rates,) = samples.rates(("lag", "billing"), day=True)
+    assert rates[0][1] == pytest.approx(1 / 60)
+    assert ">−24 h<" in plot("t", [("x", [curve])])
+
+
+def test_a_sample_that_nobody_asked_for_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 1)
+    samples = Samples(Clock())
+    samples.add(("a",), 1)
+    samples.add(("b",), 1, evict=False)
+    assert samples.curves(("a",)) == [[(0, 1)]]
+    assert samples.curves(("b",)) == []
 
 
 def test_a_rate_is_how_fast_a_total_grows() -> None:

@@ -131,6 +131,15 @@ class QueueLag:
     member: str | None = None
 
 
+def behind_s(row: QueueLag, now_s: float) -> float | None:
+    """Return the age of the newest message that was consumed; 0 if there is no lag, None if the age
+    is unknown.
+    """
+    if not row.lag:
+        return 0.0
+    return None if row.last_consumed_ms is None else max(0.0, now_s - row.last_consumed_ms / 1000)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One connected client of a group.

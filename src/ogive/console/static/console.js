@@ -10,6 +10,7 @@
   const inUse = () => document.hidden || busy || !live || main.querySelector("input:focus, select:focus")
     || String(document.getSelection()) !== "" || main.querySelector("form input:user-invalid");
 
+  const shown = (page) => page.getElementById("live").classList.contains("failing") ? "this page shows an error " : "";
   const tell = (trouble) => { note.textContent = trouble; bar.classList.toggle("failing", trouble !== ""); };
 
   async function refresh() {
@@ -17,7 +18,7 @@
     busy = true;
     try {
       const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(15000) });
-      const next = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html"), next = page.getElementById("main");
       if (!next || !live) return;
       const scrolled = [...main.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
       const focused = [...main.querySelectorAll("a, button, [tabindex]")].indexOf(document.activeElement);
@@ -28,7 +29,7 @@
       main.replaceChildren(...next.childNodes);
       main.querySelectorAll(".scroll").forEach((box, i) => { box.scrollLeft = scrolled[i] || 0; });
       if (focused >= 0) [...main.querySelectorAll("a, button, [tabindex]")][focused]?.focus({ preventScroll: true });
-      tell(answer.status < 500 ? "" : "the cluster does not answer ");
+      tell(shown(page));
     } catch {
       tell("no answer: the page is old ");
     } finally {
@@ -41,6 +42,7 @@
   button.addEventListener("click", () => { live = !live; sessionStorage.setItem("live", live ? "on" : "off"); label(); refresh(); });
   label();
   note.setAttribute("role", "status");
+  tell(shown(document));
   bar.append(note, button);
   setInterval(refresh, PERIOD_MS);
 })();

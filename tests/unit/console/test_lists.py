@@ -1,0 +1,221 @@
+"""Lists of messages: what each column says, and that the next pages show every message once."""
+
+import asyncio
+import html
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from ogive.console import app
+from ogive.console.message_pages import KEY_LIMIT, LIMIT
+from ogive.model import MessageQueue
+from ogive.testing.fake_broker import FakeBroker, error, ok
+from ogive.wire.bodies.clients import group_list_dumps
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.stats import TopicOffset, topic_stats_dumps
+from ogive.wire.codes import RequestCode, ResponseCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.pull import QueryMessageResponse
+from ogive.wire.message import encode_host, encode_stored
+from tests.browser import Answer, Browser, console_of
+
+FIRST_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+async def page(fake: FakeBroker) -> AsyncIterator[Browser]:
+    fake.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps([])))
+    fake.on(RequestCode.GET_TOPIC_STATS_INFO, lambda request: _stats(fake, request))
+    with console_of(fake.address) as browser:
+        yield browser
+
+
+def _stats(fake: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+    table = {
+        MessageQueue(topic, fake.name, queue_id): TopicOffset(
+            min_offset=0, max_offset=len(rows), last_update_timestamp=rows[-1].store_timestamp_ms
+        )
+        for (topic, queue_id), rows in fake.stored.items()
+        if rows and topic == request.ext_fields["topic"]
+    }
+    return ok(body=topic_stats_dumps(table))
+
+
+async def look(browser: Browser, path: str) -> Answer:
+    return await asyncio.to_thread(browser.get, path)
+
+
+async def pages_from(browser: Browser, path: str) -> list[list[str]]:
+    """The bodies on each page, by the links to the next one."""
+    found: list[list[str]] = []
+    while path:
+        answer = await look(browser, path)
+        assert answer.status == 200, answer.words
+        found.append(re.findall(r'<td class="body"><bdi>(.*?)</bdi>', answer.text))
+        assert found[-1], "a page without messages follows"
+        links = re.findall(r'rel="next" href="([^"]*)"', answer.text)
+        path = html.unescape(links[0]) if links else ""
+    return found
+
+
+def flat(pages: list[list[str]]) -> list[str]:
+    return list(chain.from_iterable(pages))
+
+
+def filled(fake: FakeBroker, topic: str, count: int, queues: int = 2) -> list[str]:
+    """Store messages in turn, the first two thirds of them in queue 0 alone."""
+    fake.topics[topic] = queues
+    for number in range(count):
+        queue_id = number % queues if 3 * number > 2 * count else 0
+        fake.put(topic, f"m{number:03}".encode(), queue_id=queue_id)
+    return [f"m{number:03}" for number in range(count)]
+
+
+async def test_the_newest_messages_have_next_pages_down_to_the_oldest(
+    fake: FakeBroker, page: Browser
+) -> None:
+    names = filled(fake, "Orders", 2 * LIMIT + 20)
+    found = await pages_from(page, "/messages?topic=Orders")
+    assert [len(bodies) for bodies in found] == [LIMIT, LIMIT, 20]
+    assert flat(found) == names[::-1]
+    assert flat(await pages_from(page, "/topics/Orders")) == names[::-1]
+
+
+async def test_a_next_page_stays_where_it_is_while_messages_arrive(
+    fake: FakeBroker, page: Browser
+) -> None:
+    names = filled(fake, "Orders", LIMIT + 5)
+    first = await look(page, "/messages?topic=Orders")
+    (link,) = re.findall(r'rel="next" href="([^"]*)"', first.text)
+    filled(fake, "Orders", LIMIT)
+    assert await pages_from(page, html.unescape(link)) == [names[:5][::-1]]
+
+
+async def test_messages_of_one_moment_are_on_pages_too(fake: FakeBroker, page: Browser) -> None:
+    """As a batch is stored: a next page by time alone would be the same page for ever."""
+    names = filled(fake, "Orders", 2 * LIMIT + 20)
+    for rows in fake.stored.values():
+        rows[:] = [replace(row, store_timestamp_ms=FIRST_MS) for row in rows]
+    found = await pages_from(page, "/messages?topic=Orders&from=2020-01-01T00:00")
+    assert [len(bodies) for bodies in found] == [LIMIT, LIMIT, 20]
+    assert sorted(flat(found)) == names
+
+
+def indexed(fake: FakeBroker, topic: str) -> None:
+    """Answer for a key as an index does: the newest ones in the time, the oldest of them first."""
+
+    def found(request: RemotingCommand) -> RemotingCommand:
+        end, limit = int(request.ext_fields["endTimestamp"]), int(request.ext_fields["maxNum"])
+        rows = [row for row in fake.stored[topic, 0] if row.store_timestamp_ms <= end]
+        if not rows:
+            return error(ResponseCode.QUERY_NOT_FOUND, "none")
+        header = QueryMessageResponse(index_last_update_timestamp=0, index_last_update_phyoffset=0)
+        return ok(header, b"".join(map(encode_stored, rows[-min(limit, KEY_LIMIT) :])))
+
+    fake.on(RequestCode.QUERY_MESSAGE, found)
+
+
+async def test_a_key_has_next_pages(fake: FakeBroker, page: Browser) -> None:
+    for number in range(2 * LIMIT + 20):
+        fake.put("Orders", f"m{number:03}".encode(), properties=b"KEYS\x01often\x02")
+    indexed(fake, "Orders")
+    found = await pages_from(page, "/messages?topic=Orders&key=often")
+    assert flat(found[::-1]) == [f"m{number:03}" for number in range(2 * LIMIT + 20)]
+
+
+async def test_a_key_of_too_many_messages_of_one_moment_says_so(
+    fake: FakeBroker, page: Browser
+) -> None:
+    for _ in range(2 * KEY_LIMIT):
+        row = fake.put("Orders", b"m", properties=b"KEYS\x01often\x02")
+        fake.stored["Orders", 0][-1] = replace(row, store_timestamp_ms=FIRST_MS)
+    indexed(fake, "Orders")
+    path = f"/messages?topic=Orders&key=often&at={FIRST_MS}/0/{KEY_LIMIT}/{fake.name}"
+    assert "look for the others by time" in (await look(page, path)).words
+
+
+@pytest.mark.parametrize("at", ["x", "0/1", "0/x/broker-a", "-1/0/broker-a", f"0/{2**63}/broker-a"])
+async def test_a_place_that_is_none_is_refused(page: Browser, at: str) -> None:
+    assert (await look(page, f"/messages?topic=Orders&at={at}")).status == 400
+
+
+async def test_dead_letters_have_tries_and_next_pages(fake: FakeBroker, page: Browser) -> None:
+    table = {"billing": SubscriptionGroupConfig(name="billing", retry_max_times=2).to_json()}
+    fake.on(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ok(body=dumps({"subscriptionGroupTable": table})),
+    )
+    names = filled(fake, "%DLQ%billing", LIMIT + 5, queues=1)
+    rows = fake.stored["%DLQ%billing", 0]
+    # a broker counts the last try, too
+    rows[-1] = replace(rows[-1], properties=b"RETRY_TOPIC\x01Orders\x02", reconsume_times=3)
+    assert flat(await pages_from(page, "/dead-letters/billing")) == names[::-1]
+    words = (await look(page, "/dead-letters/billing")).words
+    assert "Tries Tag Keys" in words
+    assert re.search(rf"Orders 3 {names[-1]} ", words)
+    # a producer has sent that one to the dead letters
+    assert re.search(rf"– – {names[-2]} ", words)
+
+
+async def test_the_client_of_a_trace_is_not_the_broker_that_it_names(
+    fake: FakeBroker, page: Browser
+) -> None:
+    fake.put("Orders", b"espresso", properties=b"UNIQ_KEY\x01ID7\x02")
+    fields = ("Pub", 1000, "", "pg", "Orders", "ID7", "", "", fake.address, 8, 7, 0, "7F00", "true")
+    record = "\x01".join(map(str, fields)) + "\x02"
+    fake.topics["RMQ_SYS_TRACE_TOPIC"] = 1
+    row = fake.put("RMQ_SYS_TRACE_TOPIC", record.encode(), properties=b"KEYS\x01ID7\x02")
+    fake.stored["RMQ_SYS_TRACE_TOPIC", 0][-1] = replace(
+        row, born_host=encode_host("10.0.0.9", 50_001)
+    )
+    indexed(fake, "RMQ_SYS_TRACE_TOPIC")
+    words = (await look(page, f"/message?topic=Orders&broker={fake.name}&queue=0&offset=0")).words
+    assert re.search(r" sent pg 10\.0\.0\.9:50001 7 ms ok ", words)
+
+
+async def test_groups_of_a_message_and_queues_have_pages(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "QUEUE_ROWS", 2)
+    filled(fake, "Orders", 30, queues=5)
+    groups = [f"g{number:02}" for number in range(app.ROWS + 1)]
+    fake.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps(groups)))
+    last = await look(page, "/topics/Orders?page=3")
+    assert "What each queue holds, 5 to 5" in last.words
+    place = f"/message?topic=Orders&broker={fake.name}&queue=0&offset=0"
+    first = await look(page, place)
+    assert groups[-1] not in first.words
+    (link,) = re.findall(r'rel="next" href="([^"]*)"', first.text)
+    assert groups[-1] in (await look(page, "/message" + html.unescape(link))).words
+
+
+async def test_a_page_with_an_error_is_not_live(fake: FakeBroker, page: Browser) -> None:
+    failing = '<div id="live" class="failing">'
+    filled(fake, "Orders", 3)
+    assert failing not in (await look(page, "/topics/Orders")).text
+    # an answer of the console, but not of the broker
+    fake.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, error(ResponseCode.SYSTEM_ERROR, "no"))
+    for path, status in (("/groups", 200), ("/groups/none", 404), ("/topics/none", 404)):
+        answer = await look(page, path)
+        assert (answer.status, failing in answer.text) == (status, True), path
+
+
+async def test_plots_are_there_for_the_first_who_looks(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "SAMPLE_S", 0.01)
+    monkeypatch.setattr("ogive.console.queries.KEEP_S", 0.0)
+    monkeypatch.setattr("ogive.console.charts.STEP_S", 0.0)
+    filled(fake, "Orders", 3)
+    fake.on(RequestCode.GET_TOPIC_STATS_INFO, lambda request: _stats(fake, request))
+    fake.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps([])))
+    with console_of(fake.address) as browser:
+        await fake.until(lambda: len(fake.of(RequestCode.GET_TOPIC_STATS_INFO)) >= 4)
+        assert "Two looks make a rate" not in (await look(browser, "/topics/Orders")).words
+        day = await look(browser, "/topics/Orders?span=day")
+        assert "Two looks make a rate" not in day.words
+        assert (await look(browser, "/topics/Orders?span=year")).status == 400
