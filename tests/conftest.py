@@ -191,27 +191,28 @@ def _numbers_of(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
+_failed: dict[str, None] = {}
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note each test that passed in the file that OGIVE_RAN names, for tools/features.py."""
+    if report.failed:
+        _failed[report.nodeid] = None
     ran = os.environ.get("OGIVE_RAN")
     if ran and report.when == "call" and report.passed:
         with Path(ran).open("a", encoding="utf-8") as file:
             file.write(report.nodeid + "\n")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the tests that failed to the file that OGIVE_FAILED names, for .ci/run.
 
     The file is empty if the run was cut short: then others may be missing.
     """
-    failed = os.environ.get("OGIVE_FAILED")
-    if not failed or hasattr(session.config, "workerinput"):
-        return
-    names: dict[str, bool] = {}
-    if exitstatus == pytest.ExitCode.TESTS_FAILED and session.config.cache is not None:
-        names = session.config.cache.get("cache/lastfailed", {})
-    Path(failed).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    path = os.environ.get("OGIVE_FAILED")
+    if path and not hasattr(session.config, "workerinput"):
+        names = _failed if exitstatus == pytest.ExitCode.TESTS_FAILED else ()
+        Path(path).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
