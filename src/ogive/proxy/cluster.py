@@ -157,7 +157,8 @@ class ClusterLink:
     async def _call_all(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Call the brokers of the client's topics, and those that it is connected to.
 
-        One that is away does not fail the call: the next heartbeat reaches it.
+        One that is away does not fail the call: the next heartbeat reaches it. Nor does one that
+        refuses it, for example because the group is missing there, while another accepts it.
         """
         addresses = set(self._pool.addresses())
         if command.code == RequestCode.HEART_BEAT:
@@ -173,7 +174,11 @@ class ClusterLink:
         if errors and not replies:
             raise errors[0]
         refusals = [one for one in replies if one.code != ResponseCode.SUCCESS]
-        return next(iter([*refusals, *replies]), rpc.success())
+        if refusals and len(refusals) == len(replies):
+            return refusals[0]
+        for refusal in refusals:
+            log.debug("a broker refuses client %s: %s", self.client.client_id, refusal.remark)
+        return rpc.success()
 
     async def pop(self, address: str, header: PopMessageRequest) -> PopAnswer:
         if len(self._late) >= MAX_LATE:

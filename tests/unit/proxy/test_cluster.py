@@ -271,6 +271,26 @@ async def test_a_topic_that_does_not_exist_is_asked_for_once() -> None:
         await backend.close()
 
 
+async def test_a_broker_that_refuses_a_client_does_not_keep_it_from_the_others() -> None:
+    async with FakeBroker({"T": 1}) as broker, FakeBroker({"T": 1}, name="broker-b") as other:
+        broker.peers.append(other)
+        backend = ClusterBackend(ClientConfig(name_server=broker.address))
+        await backend.client.start()
+        sdk = Sdk(Service(backend).methods())
+        refused = error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no group g here")
+        other.on(RequestCode.HEART_BEAT, refused)
+        async with Telemetry(sdk) as stream:
+            await stream.settings(publishing("T"))
+            assert other.of(RequestCode.HEART_BEAT)
+            assert broker.producers.keys() == {"T"}
+        broker.on(RequestCode.HEART_BEAT, refused)
+        async with Telemetry(sdk) as stream:
+            stream.send(pb.TelemetryCommand(settings=publishing("T")))
+            with pytest.raises(CallError, match="no group g here"):
+                await stream.next()
+        await backend.close()
+
+
 async def test_a_client_that_goes_is_gone_whatever_a_broker_says() -> None:
     async with FakeBroker({"T": 1}) as broker:
         broker.on(RequestCode.UNREGISTER_CLIENT, error(ResponseCode.SYSTEM_ERROR))
