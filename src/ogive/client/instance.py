@@ -109,10 +109,10 @@ class StartedByWith(OnlyAsyncWith):
 class ClientInstance(StartedByWith):
     """``async with ClientInstance(config) as client``, or ``start()`` and ``close()``.
 
-    Used on one event loop only.
+    Used on one event loop only. *proxying*: other programs name the topics, see ``route_cache.py``.
     """
 
-    def __init__(self, config: ClientConfig | None = None) -> None:
+    def __init__(self, config: ClientConfig | None = None, *, proxying: bool = False) -> None:
         self.config = config or ClientConfig()
         self.client_id = make_client_id(self.config.instance_name)
         self.metrics = ClientMetrics(self.client_id)
@@ -130,7 +130,10 @@ class ClientInstance(StartedByWith):
         )
         self._heartbeats = Heartbeats(self.pool)
         self.routes = RouteCache(
-            self.name_servers, self.ask_name_server, self.config.request_timeout_s
+            self.name_servers,
+            self.ask_name_server,
+            self.config.request_timeout_s,
+            proxying=proxying,
         )
         self.routes.on_change.append(self._wake_readers)
         self.on_failure: list[Callable[[BaseException], None]] = []

@@ -6,6 +6,8 @@ Behaviour
 - A topic is in use from the first question about it on, also while there is no answer. A topic that
   vanished from the name server keeps its last route: a name server that has just restarted knows no
   topic yet.
+- In a proxy other programs name the topics. So a topic without a route is forgotten at once, and a
+  route that nobody has asked for lately when it would be read again.
 - Callers of one topic share one question. Neither a timeout nor a cancellation of one ends it for
   the others.
 """
@@ -13,7 +15,8 @@ Behaviour
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 from ogive.client import rpc
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 # routes held; the one that has gone longest without an answer goes first
 MAX_TOPICS: Final = 10_000
 ADVICE_TIMEOUT_S: Final = 1.0
+UNUSED_S: Final = 120.0
+"""Time since its last use after which a proxy forgets a route."""
 
 T = TypeVar("T")
 
@@ -55,14 +60,24 @@ class AskNameServer(Protocol):
 class RouteCache:
     """Routes of one client. *timeout_s* is the time of a question whose caller sets none."""
 
-    def __init__(self, name_servers: NameServers, ask: AskNameServer, timeout_s: float) -> None:
+    def __init__(
+        self,
+        name_servers: NameServers,
+        ask: AskNameServer,
+        timeout_s: float,
+        *,
+        proxying: bool = False,
+    ) -> None:
         self._name_servers = name_servers
         self._ask = ask
         self._timeout_s = timeout_s
+        self._proxying = proxying
         # topics in use, the latest answer last; None: not known yet
         self._routes: dict[str, TopicRouteData | None] = {}
         # loop time of the latest answer, by topic; -inf: in doubt
         self._answered_s: dict[str, float] = {}
+        # loop time of the latest `find`, by topic
+        self._used_s: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[TopicRouteData]] = {}
         # name -> id -> address, of all routes
         self.brokers: dict[str, dict[int, str]] = {}
@@ -79,10 +94,11 @@ class RouteCache:
         A route of *max_age_s*, or in doubt, is queried again; the known one is returned if no name
         server has one now.
         """
+        now = self._used_s[topic] = asyncio.get_running_loop().time()
         known = self._routes.get(topic)
         if known is None:
             return await self.refresh(topic, timeout_s=timeout_s)
-        age_s = asyncio.get_running_loop().time() - self._answered_s[topic]
+        age_s = now - self._answered_s[topic]
         if age_s >= max_age_s:
             try:
                 return await self.refresh(topic, timeout_s=timeout_s, doubted=age_s == math.inf)
@@ -105,11 +121,6 @@ class RouteCache:
                 broker.broker_name == broker_name for broker in route.brokers
             ):
                 self.doubt(topic)
-
-    def forget_missing(self, topic: str) -> None:
-        """Do not ask for the route of *topic* again by itself, if it has none."""
-        if self._routes.get(topic) is None:
-            self._routes.pop(topic, None)
 
     def known(self, topic: str) -> TopicRouteData | None:
         """Return the route in the table, if the topic is in use and its route is known."""
@@ -147,6 +158,8 @@ class RouteCache:
 
     async def refresh_all(self) -> None:
         """Ask for every topic in use; what is wrong with one is logged. Raises NoNameServer."""
+        if self._proxying:
+            self._forget_unused()
         for topic in list(self._routes):
             try:
                 await self.refresh(topic)
@@ -176,15 +189,33 @@ class RouteCache:
 
         return done
 
+    def _forget(self, topic: str) -> None:
+        for table in (self._routes, self._answered_s, self._used_s):
+            table.pop(topic, None)
+
+    def _forget_unused(self) -> None:
+        limit_s = asyncio.get_running_loop().time() - UNUSED_S
+        for topic in list(self._routes):
+            if self._used_s.get(topic, -math.inf) <= limit_s:
+                self._forget(topic)
+        self._index_brokers()
+
+    def _index_brokers(self) -> None:
+        self.brokers = broker_addresses(
+            route for route in self._routes.values() if route is not None
+        )
+
     async def _fetch(self, topic: str, doubted: bool) -> TopicRouteData:
         while len(self._routes) >= MAX_TOPICS and topic not in self._routes:
-            oldest = next(iter(self._routes))
-            del self._routes[oldest]
-            self._answered_s.pop(oldest, None)
+            self._forget(next(iter(self._routes)))
         known = self._routes.setdefault(topic, None)
         try:
             route = await self._ask(rpc.get_route, topic, doubted=doubted)
-        except TopicNotExist:
+        except OgiveError as exc:
+            if self._proxying and known is None:
+                self._forget(topic)
+            if not isinstance(exc, TopicNotExist):
+                raise
             raise await self._no_route(topic) from None
         self._routes.pop(topic, None)
         # behind all others: where routes disagree about a broker's address, the latest answer is
@@ -192,9 +223,7 @@ class RouteCache:
         self._routes[topic] = route
         self._answered_s[topic] = asyncio.get_running_loop().time()
         if route != known:
-            self.brokers = broker_addresses(
-                route for route in self._routes.values() if route is not None
-            )
+            self._index_brokers()
             if known is not None:
                 log.info(
                     "route of %s changed: %s",
@@ -211,11 +240,12 @@ class RouteCache:
         text = f'topic "{topic}" has no route on {self._name_servers}.'
         if topic.startswith("%"):
             return NoRoute(text)
-        try:
-            known = await self._ask(rpc.topic_list, timeout_s=ADVICE_TIMEOUT_S)
-        except OgiveError:
+        known: Collection[str] = ()
+        # of the programs that a proxy answers, none corrects its spelling
+        if not self._proxying:
             # the advice is a courtesy; the error is the missing route
-            known = []
+            with suppress(OgiveError):
+                known = await self._ask(rpc.topic_list, timeout_s=ADVICE_TIMEOUT_S)
         if topic in known:
             away = (
                 "the name server knows the topic, but at present no broker that holds it "

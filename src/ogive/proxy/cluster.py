@@ -52,7 +52,7 @@ from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.acls import ENABLED
 from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.bodies.routes import QueueData, TopicRouteData
+from ogive.wire.bodies.routes import QueueData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header
@@ -228,7 +228,7 @@ class ClusterBackend:
     """
 
     def __init__(self, config: ClientConfig) -> None:
-        self.client = ClientInstance(config)
+        self.client = ClientInstance(config, proxying=True)
         self._config = config
         self._ssl = tls_context(config.ssl)
         self._links: set[ClusterLink] = set()
@@ -376,9 +376,7 @@ class ClusterBackend:
 
     async def masters_of(self, topics: Iterable[str]) -> set[str]:
         """Return the addresses of the brokers of all topics that there are."""
-        found = await asyncio.gather(
-            *(self._find(topic) for topic in topics), return_exceptions=True
-        )
+        found = await asyncio.gather(*map(self.client.routes.find, topics), return_exceptions=True)
         addresses: set[str] = set()
         for route in found:
             if isinstance(route, BaseException):
@@ -414,16 +412,8 @@ class ClusterBackend:
 
     # --- topics and groups ------------------------------------------------------------------------
 
-    async def _find(self, topic: str) -> TopicRouteData:
-        try:
-            return await self.client.routes.find(topic)
-        except OgiveError:
-            # clients may ask for any name
-            self.client.routes.forget_missing(topic)
-            raise
-
     async def route(self, topic: str) -> Sequence[QueueData]:
-        route = await self._find(topic)
+        route = await self.client.routes.find(topic)
         masters = {one.broker_name for one in route.brokers if MASTER_ID in one.addresses}
         rows = [row for row in route.queues if row.broker_name in masters]
         if not rows:
@@ -434,7 +424,7 @@ class ClusterBackend:
         return await self._types.get(topic)
 
     async def _read_type(self, topic: str) -> str:
-        route = await self._find(topic)
+        route = await self.client.routes.find(topic)
         error: OgiveError | None = None
         for address in self.client.routes.group_brokers(route):
             try:

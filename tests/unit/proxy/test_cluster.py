@@ -12,6 +12,7 @@ import pytest
 from ogive.access import refusals
 from ogive.access.user_table import AccessTable
 from ogive.broker import Broker
+from ogive.client import route_cache
 from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.namesrv.config import NameServerConfig
@@ -268,6 +269,26 @@ async def test_a_topic_that_does_not_exist_is_asked_for_once() -> None:
         await backend.client.routes.refresh_all()
         asked = [one.ext_fields["topic"] for one in broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)]
         assert asked == ["T", "missing", "T"]
+        # no advice on spelling: no program heeds it
+        assert not broker.of(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        await backend.close()
+
+
+async def test_a_route_that_no_client_has_used_lately_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeBroker({"T": 1}) as broker:
+        backend = ClusterBackend(ClientConfig(name_server=broker.address))
+        await backend.client.start()
+        await backend.route("T")
+        monkeypatch.setattr(route_cache, "UNUSED_S", 0.0)
+        # as it is done every 30 s
+        await backend.client.routes.refresh_all()
+        assert len(broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
+        # the broker may have moved until somebody uses it again
+        assert backend.broker_at(broker.address) == ""
+        assert len(await backend.route("T")) == 1
+        assert backend.broker_at(broker.address) == broker.name
         await backend.close()
 
 
