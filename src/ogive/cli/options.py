@@ -56,7 +56,7 @@ class Command:
 
     *more* and *example* are shown only in its own help. *defaults* are for attributes that no
     option sets, or not always; *environment* names the variables that set others. *old_name* still
-    works, and no help shows it.
+    works, and neither help nor errors show it.
     """
 
     name: str

@@ -127,17 +127,23 @@ class Parser(argparse.ArgumentParser):
     # private, but the only place where argparse checks choices
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = list(map(str, action.choices or ()))
+        if not choices or value in choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            # only what the help lists: an old name still works, but nobody should learn it
+            choices = [command.dest for command in action._choices_actions]
         if "tail" in choices and value in _OTHER_WORDS:
             raise argparse.ArgumentError(
                 action, f"there is no {value!r}: did you mean {_OTHER_WORDS[value]}?"
             )
-        if value not in choices and (near := difflib.get_close_matches(str(value), choices, n=1)):
+        if near := difflib.get_close_matches(str(value), choices, n=1):
             raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {near[0]}?")
-        if action.option_strings and choices and value not in choices:
+        if action.option_strings:
             raise argparse.ArgumentError(
                 None, f"{action.option_strings[-1]} {value}: {' or '.join(choices)} is expected"
             )
-        super()._check_value(action, value)
+        known = ", ".join(map(repr, choices))
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r} (choose from {known})")
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -765,6 +765,10 @@ def test_what_no_argument_takes_is_refused(
         (["create", "topic", "X"], "there is no 'create': did you mean topic create?"),
         (["verify", "store", "DIR"], "there is no 'verify': did you mean store verify?"),
         (["topic", "xyzzy"], "invalid choice: 'xyzzy'"),
+        # `dead-letter send`, the old name of redrive, still works
+        (["dead-letter", "snd"], "invalid choice: 'snd' (choose from 'list', 'redrive')."),
+        (["completion", "bsh"], "there is no 'bsh': did you mean bash?"),
+        (["completion", "tcsh"], "invalid choice: 'tcsh' (choose from 'bash', 'zsh', 'fish')."),
     ],
 )
 def test_a_misspelt_command_or_choice_is_answered_with_the_nearest_one(
