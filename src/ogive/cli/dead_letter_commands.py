@@ -15,11 +15,11 @@ from typing import Final
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_INTERRUPTED
+from ogive.cli.options import sql_filter
 from ogive.cli.output import confirm, period, print_done, print_message, say, say_if_more
 from ogive.client.admin.message_admin import MAX_MESSAGES
-from ogive.errors import InvalidExpression, InvalidOption
+from ogive.errors import InvalidOption
 from ogive.model import MessageExt, parse_tags
-from ogive.sql92.expression import compile_expression
 from ogive.text import pluralize
 
 PAGE: Final = 1_000
@@ -118,10 +118,7 @@ def _check(options: argparse.Namespace) -> Test:
     if options.tag is not None and (tags := parse_tags(options.tag)):
         conditions.append(lambda letter: letter.tag in tags)
     if options.where is not None:
-        try:
-            where = compile_expression(options.where)
-        except InvalidExpression as exc:
-            raise InvalidOption(f"--where: {exc}") from None
+        where = sql_filter("--where", options.where)
         conditions.append(lambda letter: where.matches(letter.properties))
     return lambda letter: all(holds(letter) for holds in conditions)
 

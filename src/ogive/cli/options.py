@@ -6,9 +6,12 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidExpression, InvalidOption
+
+if TYPE_CHECKING:
+    from ogive.sql92.expression import Expression
 
 # argparse gives these types no public names
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -134,6 +137,17 @@ def host(text: str) -> str:
     from ogive.transport.connection import without_brackets
 
     return without_brackets(text)
+
+
+def sql_filter(option: str, text: str) -> "Expression":
+    """Compile an SQL92 filter. Raises InvalidOption, which names the *option*."""
+    # most commands do not need it
+    from ogive.sql92.expression import compile_expression
+
+    try:
+        return compile_expression(text)
+    except InvalidExpression as exc:
+        raise InvalidOption(f"{option}: {exc}") from None
 
 
 def check_count(count: int | None) -> None:

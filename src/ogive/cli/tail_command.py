@@ -14,7 +14,7 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.lookup_commands import keeps_batches_whole
 from ogive.cli.message_options import FORMAT_LETTERS
-from ogive.cli.options import check_count
+from ogive.cli.options import check_count, sql_filter
 from ogive.cli.output import end_interrupted_line, period, print_message, say
 from ogive.client.consumer.filter import validate_filter
 from ogive.client.listener import Start
@@ -52,6 +52,8 @@ async def tail(options: argparse.Namespace) -> int:
     ):
         if given:
             raise InvalidOption(f"{one} and {other} exclude each other: leave one of them out")
+    if options.sql is not None:
+        sql_filter("--sql", options.sql)
     validate_filter(options.tag, options.sql)
     start, until = period(options)
     matches, show = _matcher(options.grep), _printer(options)
