@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import ogive
+from ogive.cli import tail_command
 from ogive.cli.main import main
 from ogive.testing import Broker
 
@@ -54,8 +55,14 @@ def stored(running: Broker) -> Sequence[ogive.MessageExt]:
 
 
 @pytest.fixture
-def tail(running: Broker, capsysbinary: pytest.CaptureFixture[bytes]) -> Tail:
+def tail(
+    running: Broker,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Tail:
     """Run the command to its end, and return what it prints."""
+    # the broker's clock is the one of this machine
+    monkeypatch.setattr(tail_command, "MAX_SKEW", timedelta())
 
     def run(*words: str) -> bytes:
         assert main(["tail", "Orders", "-n", running.name_server, *words]) == 0

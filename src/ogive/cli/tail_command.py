@@ -7,7 +7,7 @@ import re
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ogive import aio
@@ -24,6 +24,14 @@ from ogive.text import escape_lines
 
 _LOOK_S: Final = 0.1
 """Seconds after which a command that ends by itself looks whether it has read everything."""
+STALLED_S: Final = 15.0
+"""Time without progress after which such a command asks the brokers itself; a pull may take as
+long.
+"""
+MAX_SKEW: Final = timedelta(seconds=5)
+"""How far the clock of a broker may be behind without a loss at --until; `ogive doctor` warns of
+more.
+"""
 
 _FORMAT: Final = re.compile(r"%(?P<letter>.?)|\\(?P<escape>x[0-9A-Fa-f]{2}|.?)", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\"}
@@ -129,15 +137,30 @@ async def _messages(
 ) -> AsyncIterator[MessageExt]:
     """Yield messages; without *follow*, those that the queues hold now, and with *until*, those
     stored before it.
+
+    With an end it raises the error of a broker that brings nothing any more: the consumer, which
+    reads ahead, would try again for ever.
     """
+    loop = asyncio.get_running_loop()
     endless = follow and until is None
     ends = None if follow else {queue: await consumer.end_offset(queue) for queue in queues}
     await consumer.assign(queues)
+    reached: dict[MessageQueue, int] = {}
+    moved_at = loop.time()
     while True:
-        if ends is None and until is not None and datetime.now(UTC) >= until:
+        if ends is None and until is not None and datetime.now(UTC) - MAX_SKEW >= until:
             ends = {queue: await consumer.offset_at(queue, until) for queue in queues}
-        if ends is not None and all([await consumer.position(q) >= ends[q] for q in queues]):
-            return
+        if ends is not None:
+            before, reached = reached, {queue: await consumer.position(queue) for queue in queues}
+            missing = [queue for queue in queues if reached[queue] < ends[queue]]
+            if not missing:
+                return
+            if reached != before:
+                moved_at = loop.time()
+            elif loop.time() - moved_at >= STALLED_S:
+                for queue in missing:
+                    await consumer.pull(queue, reached[queue], max_messages=1)
+                moved_at = loop.time()
         for message in await consumer.poll(None if endless else _LOOK_S):
             if (ends is None or message.queue_offset < ends[message.queue]) and (
                 until is None or message.stored_at < until

@@ -1,8 +1,15 @@
-"""``ogive tail`` without a broker: what it refuses before it asks anybody."""
+"""``ogive tail``: what it refuses before it asks anybody, and where it ends."""
+
+import asyncio
+from datetime import timedelta
 
 import pytest
 
+from ogive.cli import tail_command
 from ogive.cli.main import main
+from ogive.errors import ResponseCode
+from ogive.testing.fake_broker import FakeBroker, error
+from ogive.wire.codes import RequestCode
 
 
 @pytest.mark.parametrize(
@@ -36,3 +43,35 @@ def test_what_cannot_work_is_refused_in_one_line(
     assert text.startswith("ogive: ")
     assert said in text
     assert text.count("\n") == 1
+
+
+async def test_a_broker_that_answers_no_more_ends_it_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tail_command, "STALLED_S", 0.0)
+    async with FakeBroker({"Orders": 1}) as broker:
+        broker.put("Orders", b"one")
+        gone = error(ResponseCode.SYSTEM_ERROR, "the disk is gone")
+        # after the pull that checks the permission
+        broker.script(RequestCode.PULL_MESSAGE, None, *[gone] * 20)
+        words = ["tail", "Orders", "--no-follow", "-n", broker.address]
+        assert await asyncio.to_thread(main, words) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, "the disk is gone" in shown.err) == ("", True)
+
+
+async def test_a_clock_that_is_behind_loses_no_message_before_until(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker stores in 2023, and --until is over by the clock of this machine."""
+    monkeypatch.setattr(tail_command, "MAX_SKEW", timedelta(days=100_000))
+    async with FakeBroker({"Orders": 1}) as broker:
+        until = ["--until", "2024-01-01", "--format", "%s"]
+        words = ["tail", "Orders", *until, "-n", broker.address]
+        tail = asyncio.create_task(asyncio.to_thread(main, words))
+        # the second one is its first look at the queue
+        await broker.received(RequestCode.PULL_MESSAGE, 2)
+        broker.put("Orders", b"late")
+        monkeypatch.setattr(tail_command, "MAX_SKEW", timedelta())
+        assert await tail == 0
+    assert capsys.readouterr().out == "late"
