@@ -1,5 +1,5 @@
-"""Clients of one connection, on an event loop in a thread, and the way from there to the thread
-that drains events.
+"""ogive's clients of one kombu connection, on an event loop in a thread of its own, and the queue
+that passes messages to the thread that drains events.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Queue between threads, with a socket that is readable while it may have something."""
+    """Queue between threads, with a socket that is readable while the queue may have an item."""
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
@@ -32,12 +32,12 @@ class Inbox(Generic[T]):
 
     def put(self, item: T) -> None:
         self._items.put(item)
-        # full: it is readable then
+        # a full socket is readable
         with contextlib.suppress(BlockingIOError):
             self._writable.send(b"\0")
 
     def get(self, timeout_s: float | None) -> T:
-        """Raises queue.Empty after *timeout_s* (None: wait forever)."""
+        """Return the next item. Raises queue.Empty after *timeout_s* (None: wait forever)."""
         return self._items.get(timeout_s != 0, timeout_s or None)
 
     def clear_socket(self) -> None:
@@ -89,7 +89,7 @@ class Clients:
         self._loop.call_soon_threadsafe(function, *args)
 
     async def start(self) -> None:
-        """Raises OgiveError if no name server answers."""
+        """Connect. Raises OgiveError if no name server answers."""
         await self.producer.start()
         await self.admin.start()
 
@@ -125,7 +125,7 @@ class Clients:
             return sum(row.max_offset - row.min_offset for row in rows)
 
     async def purge(self, queue: str) -> int:
-        """Skip all messages that no worker has. Return how many there were. Raises NoRoute."""
+        """Skip all messages that no worker holds. Return the size before that. Raises NoRoute."""
         count = await self.size(queue)
         try:
             await self.admin.skip_backlog(queue, queue)

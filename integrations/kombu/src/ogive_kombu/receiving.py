@@ -1,12 +1,13 @@
 """The consuming side of a channel: messages on a lease, within the prefetch limit.
 
 Behaviour
-- Each queue of kombu is a topic and a consumer group of the same name, and is popped.
-- A message is held, and its lease renewed, until it is acknowledged or rejected. A process that
-  ends renews nothing, so its messages are delivered again when their leases end.
-- All queues are asked at the same time. When one delivers, the requests to the others are
-  cancelled, which loses nothing, and they are asked again for as many messages as still fit.
-- An acknowledgement that fails is sent again until its lease ends.
+- Each queue of kombu is a topic and a consumer group of the same name, whose messages are popped.
+- A message is held, and its lease renewed, until it is acknowledged or rejected. When the process
+  ends, nobody renews the leases, so the messages are delivered again when these end.
+- All queues are asked at the same time. When one delivers messages, the requests for the others
+  are cancelled, which loses nothing. They are sent again with the number of messages that still
+  fit.
+- An acknowledgement that fails is sent again until the lease ends.
 
 All methods run on the event loop of the clients.
 """
@@ -25,15 +26,15 @@ from ogive_kombu.settings import Settings
 log = logging.getLogger(__name__)
 
 MAX_UNACKED: Final = 60_000
-"""Messages that a channel without a prefetch limit holds at most."""
+"""Limit of messages that a channel holds if it has no prefetch limit."""
 MAX_POP: Final = 32
-"""Messages that a broker gives at a time."""
+"""Limit of messages in the answer to one request."""
 WAIT_S: Final = 20.0
 RETRY_S: Final = 1.0
 CLOSE_S: Final = 10.0
-"""Time that acknowledgements in flight have at the close."""
+"""Time that ``close`` waits for acknowledgements in flight."""
 RENEWALS: Final = 32
-"""Renewals in flight."""
+"""Limit of renewals in flight."""
 
 
 class Received(NamedTuple):
@@ -57,7 +58,9 @@ class Held:
 
 
 class Receiver:
-    """Messages of one channel. *put* takes what arrives, and the error that ends the receiving."""
+    """Messages of one channel. *put* is called with each message, and with the error that ends the
+    receiving.
+    """
 
     def __init__(self, settings: Settings, put: Callable[[Received | Exception], None]) -> None:
         self._settings = settings
@@ -88,12 +91,12 @@ class Receiver:
         self._changed.set()
 
     async def set_prefetch(self, count: int) -> None:
-        """Hold at most *count* messages; 0: no limit but MAX_UNACKED."""
+        """Hold at most *count* messages; 0 means MAX_UNACKED."""
         self._prefetch = count
         self._changed.set()
 
     async def get(self, queue: str, *, no_ack: bool) -> Received | None:
-        """Receive one message of *queue* without waiting, whatever the prefetch limit."""
+        """Receive one message of *queue* without waiting. The prefetch limit does not apply."""
         consumer = await self._consumer(queue)
         lease_s = self._settings.visibility_timeout_s
         for message in await consumer.receive(1, invisible_s=lease_s, wait_s=0):
@@ -104,7 +107,7 @@ class Receiver:
         return None
 
     def ack(self, tag: str) -> None:
-        """Finish a message, in the background. Do nothing for one that is finished already."""
+        """Acknowledge a message in the background. Do nothing if that was done before."""
         if (held := self._held.get(tag)) is not None:
             self._finish(tag, held, lambda: held.consumer.ack(held.message))
 
@@ -114,7 +117,7 @@ class Receiver:
             self._finish(tag, held, lambda: held.consumer.change_invisible(held.message, 0))
 
     async def close(self) -> None:
-        """Give back what is held, and leave the groups."""
+        """Give back the held messages, and leave the groups."""
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -132,9 +135,9 @@ class Receiver:
     # --- the loops --------------------------------------------------------------------------------
 
     async def _consumer(self, queue: str) -> SimpleConsumer:
-        """Return the member of the queue's group, which is started on first use."""
+        """Return the consumer of *queue*. Start it on first use."""
         if queue not in self._consumers:
-            # what was sent before the group existed counts
+            # a new group also gets the messages that were sent before
             consumer = SimpleConsumer(
                 queue, group=queue, start="earliest", client=self._settings.client
             )
@@ -171,9 +174,9 @@ class Receiver:
                     return
 
     async def _receive_from(self, queue: str, room: int) -> None:
-        """Put up to *room* messages, or return after some time without one.
+        """Put up to *room* messages. Return without one after WAIT_S.
 
-        Raises NoPermission, which another try does not change.
+        Raises NoPermission, because another try would fail, too.
         """
         consumer, lease_s = self._consumers[queue], self._settings.visibility_timeout_s
         try:
@@ -200,7 +203,7 @@ class Receiver:
 
     async def _renew(self) -> None:
         while True:
-            # two tries fail before a lease ends
+            # so a lease ends only after two renewals have failed
             await asyncio.sleep(self._settings.visibility_timeout_s / 3)
             await asyncio.gather(
                 *(self._renew_one(held) for held in list(self._held.values()) if held.renewed)

@@ -11,7 +11,7 @@ DEFAULT_PORT: Final = 9876
 VISIBILITY_TIMEOUT_S: Final = 60.0
 MAX_VISIBILITY_S: Final = 12 * 3600.0
 MAX_DELAY_S: Final = 71 * 3600.0
-"""An hour less than brokers allow, whose clocks may differ."""
+"""An hour less than the brokers' limit, because clocks may differ."""
 OPTIONS: Final = ("name_server", "visibility_timeout", "max_delay", "body_encoding")
 KOMBU_OPTIONS: Final = frozenset(
     {
@@ -26,7 +26,7 @@ KOMBU_OPTIONS: Final = frozenset(
         "retry_errors",
     }
 )
-"""Options that kombu itself reads or adds."""
+"""Options that kombu itself reads or sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class Settings:
 
     client: ClientConfig
     visibility_timeout_s: float = VISIBILITY_TIMEOUT_S
-    """Lease of a message that a worker holds. It is renewed until the message is acknowledged, so
-    this is the time after which the messages of a killed worker are delivered again."""
+    """Lease of a message. The worker renews it until the message is acknowledged, so this is the
+    time after which the messages of a killed worker are delivered again."""
     max_delay_s: float = MAX_DELAY_S
-    """Longest time that the broker keeps a task back. Brokers refuse delays over three days."""
+    """Longest time for which the broker holds a task. Brokers refuse delays over three days."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.visibility_timeout_s <= MAX_VISIBILITY_S:
@@ -55,7 +55,7 @@ class Settings:
     def from_connection(cls, connection: Any) -> Self:
         """Return the settings of a ``kombu.Connection``.
 
-        Raises InvalidOption, which names the part of the URL or the option.
+        Raises InvalidOption for an invalid part of the URL or option, and names it.
         """
         options: Mapping[str, Any] = connection.transport_options
         if unknown := sorted(set(options) - set(OPTIONS) - KOMBU_OPTIONS):
@@ -94,7 +94,7 @@ def credentials(user: str | None, password: str | None) -> Credentials | None:
 
 
 def tls(wanted: Any) -> ssl.SSLContext | bool:
-    """Return what ``broker_use_ssl``, or the ``ssl_`` parameters of a URL, ask for.
+    """Return the TLS setting for ``broker_use_ssl`` or the ``ssl_`` parameters of a URL.
 
     True checks certificates against the system's authorities. A dict may have ca_certs, certfile,
     keyfile, cert_reqs and check_hostname, each with or without the prefix ``ssl_``. Raises

@@ -3,9 +3,9 @@
 Behaviour
 - A queue is a topic, and a consumer group of the same name. Declaring a queue creates its topic.
 - A message is kombu's JSON envelope; its key is the id of the task.
-- A message with an ``eta`` header is kept back by the broker until then, for up to max_delay.
-- Exchanges and bindings are known to the process that declares them, as in other transports
-  without exchanges of their own.
+- The broker holds a message with an ``eta`` header until then, but at most for max_delay.
+- Exchanges and bindings exist only in the process that declares them, as in other transports whose
+  servers have no exchanges.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -80,8 +80,8 @@ class Channel(virtual.Channel):
     ) -> Any:
         """Create the topic of *queue*, if it does not exist.
 
-        With *passive* only return how many messages wait. Raises InvalidOption for what a topic
-        cannot be, and ChannelError if *passive* finds no topic.
+        With *passive*, only return the number of messages, and raise ChannelError if there is no
+        topic. Raises InvalidOption for a queue that cannot be a topic.
         """
         arguments = arguments or {}
         refused = [name for name in NO_ARGUMENTS if arguments.get(name)]
@@ -89,8 +89,9 @@ class Channel(virtual.Channel):
             wish = "without a name" if not queue else ", ".join(refused) or "temporary"
             raise InvalidOption(
                 f"queue {queue!r} cannot be declared ({wish}): with rocketmq:// a queue is a "
-                "topic, which lasts. Celery's events (celery events, Flower), remote control and "
-                "the result backend rpc:// need such queues, and do not work with it"
+                "topic, which is permanent and has a name. Celery's events (celery events, "
+                "Flower), remote control and the result backend rpc:// need such queues, and do "
+                "not work with it"
             )
         validate_topic(queue)
         validate_group(queue)
@@ -150,7 +151,7 @@ class Channel(virtual.Channel):
         self._callbacks[queue] = callback
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Receive no more messages; those that came may still be acknowledged."""
+        """Receive no more messages. Received ones can still be acknowledged."""
         self._consumers.discard(consumer_tag)
         queue = self._tag_to_queue.pop(consumer_tag, None)
         if queue is not None and queue not in self._tag_to_queue.values():
@@ -171,7 +172,9 @@ class Channel(virtual.Channel):
         return None if received is None else self._message(received)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """Finish a message. Returns at once: a failed request is repeated while the lease lasts."""
+        """Acknowledge a message in the background. A request that fails is sent again until the
+        lease ends.
+        """
         if multiple:
             raise NotImplementedError("rocketmq:// acknowledges one message at a time")
         self._clients.post(self._receiving().ack, delivery_tag)
@@ -185,7 +188,7 @@ class Channel(virtual.Channel):
         raise NotImplementedError("rocketmq:// delivers again by reject(requeue=True), or a close")
 
     def deliver(self, received: Received) -> None:
-        """Call the consumer of a message; give the message back if there is none any more."""
+        """Call the consumer of a message. Give the message back if there is no consumer."""
         callback = self._callbacks.get(received.queue)
         if callback is None:
             self.basic_reject(received.tag, requeue=True)
@@ -196,7 +199,7 @@ class Channel(virtual.Channel):
         return self.Message(payload(received), channel=self)
 
     def close(self) -> None:
-        """Give back what is not acknowledged, and leave the groups."""
+        """Give back the messages that are not acknowledged, and leave the groups."""
         if not self.closed and self._receiver is not None:
             self._call(self._receiver.close())
             self._consumers.clear()
@@ -207,9 +210,9 @@ class Channel(virtual.Channel):
 
 
 def payload(received: Received) -> dict[str, Any]:
-    """Return the message in kombu's form.
+    """Return the message as kombu's dict.
 
-    One that kombu did not send has its bytes as the body, and its properties as headers.
+    A message that kombu did not send has its bytes as the body and its properties as headers.
     """
     message = received.message
     envelope = read_envelope(message) or {
@@ -342,7 +345,7 @@ class Transport(virtual.Transport):
         )
 
     def _deliver_at(self, eta: object) -> datetime | None:
-        """Return until when the broker keeps a task back; the worker waits for the rest."""
+        """Return the time until which the broker holds a task; the worker holds it for the rest."""
         if not isinstance(eta, str):
             return None
         due, now = datetime.fromisoformat(eta), datetime.now(UTC)
