@@ -1,19 +1,20 @@
-"""OpenTelemetry for ogive's clients: spans, context in messages, and metrics.
+"""OpenTelemetry for ogive's clients: spans, context propagation and metrics.
 
 Source: semantic conventions for messaging and RocketMQ, version 1.44. Needs opentelemetry-api
-(``pip install 'ogive[otel]'``); the SDK and its exporters are the application's.
+(``pip install 'ogive[otel]'``). The application installs and sets up the SDK and its exporters.
 
 Behaviour
 
-- A message carries the context of its send, as properties that the global propagator writes
-  (``traceparent``). One that has a context already keeps it, and the send is linked to it.
-- A message of ``send_batch`` carries the context of a "create" span of its own; each request is a
-  "send" span that is linked to these.
-- A listener's call, and a ``process()`` block, is a "process" span, linked to its messages. With
-  one message it continues the message's trace; a block does so only if no span is current.
-- A call of a pull or simple consumer that returns messages, or fails, is a span that is linked to
-  them. One that finds nothing is none.
-- Telemetry that fails is logged, and changes nothing for the messages.
+- A message carries the context of its send in properties that the global propagator writes
+  (``traceparent``). A message that has a context already keeps it, and the send has a link to it.
+- A message of ``send_batch`` carries the context of a "create" span of its own. Each request is a
+  "send" span with links to these spans.
+- A listener's call and a ``process()`` block are "process" spans with links to their messages. With
+  one message the span continues the message's trace; in a block it does so only if no span is
+  current.
+- A call of a pull or simple consumer that returns or acknowledges messages, or fails, is a span
+  with links to the messages. A call that finds no message has no span.
+- An error of the telemetry is logged, and changes nothing for the messages.
 """
 
 import logging
@@ -59,15 +60,16 @@ Attributes = dict[str, str | int | Sequence[str]]
 def instrument(
     *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> None:
-    """Trace and measure all producers and consumers that are made from now on.
+    """Trace and measure producers that are made, and push consumers that are started, from now on.
 
-    The default are the global providers. Calling it again replaces the providers.
+    Pull and simple consumers are traced from their next call on. The default providers are the
+    global ones. Calling this again replaces the providers.
     """
     set_instrumentation(_Telemetry(tracer_provider, meter_provider))
 
 
 def uninstrument() -> None:
-    """Stop tracing and measuring producers and consumers that are made from now on."""
+    """Stop tracing new producers and push consumers, and all pull and simple consumers."""
     set_instrumentation(None)
 
 
@@ -75,10 +77,10 @@ def uninstrument() -> None:
 def process(
     messages: MessageExt | Sequence[MessageExt], *, group: str | None = None
 ) -> Iterator[None]:
-    """Open a "process" span for the work on messages that were polled or received.
+    """Trace the block as a "process" span: the work on messages that were polled or received.
 
-    A message by itself continues its trace, unless there is a current span. Does nothing before
-    ``instrument()``.
+    With one MessageExt the span continues the message's trace, unless there is a current span.
+    Does nothing unless ``instrument()`` was called.
     """
     telemetry = instrumentation()
     if not isinstance(telemetry, _Telemetry) or not messages:
@@ -90,7 +92,7 @@ def process(
 
 
 class _Begun(NamedTuple):
-    """Send that has no outcome yet. *span* is None for a message of a batch."""
+    """Send without an outcome yet. *span* is None for a message of a batch."""
 
     span: Span | None
     created: SpanContext
@@ -136,7 +138,7 @@ class _Telemetry:
         try:
             return self._begin_send(message, in_batch)
         except Exception:
-            # samplers, processors and propagators of the application: they must not break the send
+            # a sampler, processor or propagator of the application must not break the send
             log.exception("no span for a message for %s", message.topic)
             return message, None
 
@@ -170,7 +172,7 @@ class _Telemetry:
             if known:
                 self._end_send(known, len(begun), end)
         except Exception:
-            # as above; and this is ogive's loop
+            # as above; and this runs on the producer's event loop
             log.exception("a span of a send could not be ended")
 
     def _end_send(self, begun: Sequence[_Begun], count: int, end: SendEnd) -> None:
@@ -230,7 +232,7 @@ class _Telemetry:
             if kind == "receive" and messages:
                 self._consumed.add(len(messages), common)
         except Exception:
-            # as above: what was received must not be lost
+            # as above: received messages must not be lost
             log.exception("no span for %s of group %s", operation, group)
 
     def interceptor(
@@ -258,8 +260,10 @@ class _Telemetry:
         inherits: bool,
         call: ListenerCall | None = None,
     ) -> Iterator[None]:
-        """Make a "process" span current for the block. *more*: attributes of it; *inherits*: a span
-        that is current is its parent; *call*: has an outcome, and delivers the messages.
+        """Make a "process" span current for the block.
+
+        *more* are further attributes of the span. With *inherits*, the current span is its parent.
+        A *call* has the outcome, and its messages count as consumed.
         """
         since_ns = time.time_ns()
         common = {**_operation("process", "process", messages[0].topic), **_group(group)}
@@ -300,7 +304,7 @@ class _Telemetry:
         try:
             inside, first = context.get_current(), messages[0]
             if not inherits:
-                # the span that was current where the consumer was started has nothing to do with it
+                # the span that was current where the consumer was started is unrelated
                 inside = trace.set_span_in_context(trace.INVALID_SPAN, inside)
             if in_batches:
                 attributes["messaging.batch.message_count"] = len(messages)
@@ -313,7 +317,7 @@ class _Telemetry:
             )
             return span, trace.set_span_in_context(span, inside)
         except Exception:
-            # as above: the messages must be processed all the same
+            # as above: the messages must be processed nevertheless
             log.exception("no span for a message of %s", messages[0].topic)
             return None
 
@@ -382,13 +386,13 @@ def _labels(tag: str | None, keys: Sequence[str], sharding_key: str | None) -> A
 
 
 def _partition(stored: MessageExt | SendResult) -> str:
-    """Return the queue's name, which is unique within its topic."""
+    """Return broker and queue, which are unique within a topic."""
     queue: MessageQueue = stored.queue
     return f"{queue.broker_name}/{queue.queue_id}"
 
 
 def _created(properties: Mapping[str, str]) -> SpanContext | None:
-    """Return the context that a message carries, or None."""
+    """Return the span context that a message carries, or None."""
     if not properties:
         return None
     found = trace.get_current_span(propagate.extract(properties, Context())).get_span_context()

@@ -1,7 +1,8 @@
-"""Seam for telemetry of all clients of the process, see ogive.otel.
+"""Interface for telemetry of all clients of this process, used by ogive.otel.
 
-A producer, a push consumer and a listener ask for the instrumentation once, when they are made;
-pull consumers and simple consumers ask at each call. Without one nothing else happens.
+A producer looks for the instrumentation once, when it is made, and a push consumer when it starts
+or gets a listener. Pull and simple consumers look at each call. Without an instrumentation nothing
+is observed, and messages cost nothing more.
 """
 
 import time
@@ -17,18 +18,18 @@ M = TypeVar("M", bound=Sequence[MessageExt])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendEnd:
-    """Outcome of the messages of one call that went together."""
+    """Outcome of messages that travelled in one request."""
 
     results: Sequence[SendResult] | None
-    """One for each message; None after an error, and if one-way."""
+    """One result for each message; None after an error, and for one-way sends."""
     error: BaseException | None
-    """Why they are not stored, or perhaps not."""
+    """Reason why the messages are not stored, or may not be; None after a success."""
     address: str
-    """Broker's address as ``host:port``; empty if none was chosen."""
+    """Address of the broker as ``host:port``; empty if no broker was chosen."""
     client_id: str
-    """Name of the producer at the brokers."""
+    """Client id of the producer."""
     namespace: str
-    """Namespace of 4.x; empty without one."""
+    """Namespace of 4.x; empty if there is none."""
     is_batch: bool
     """True for ``send_batch``."""
     is_transaction: bool
@@ -39,13 +40,13 @@ class Instrumentation(Protocol):
     """Observer of sends, receives and listener calls. Its methods must neither raise nor block."""
 
     def send_begins(self, message: Message, *, in_batch: bool) -> tuple[Message, Any]:
-        """Return the message to send, and what ``send_ended`` gets for it. Called in the sender's
-        thread and context, after the hooks.
+        """Return the message to send, and an object that is passed to ``send_ended``. Called in the
+        sender's thread and context, after the hooks.
         """
         ...
 
     def send_ended(self, begun: Sequence[Any], end: SendEnd) -> None:
-        """Observe the outcome of messages that went together. Called on the loop."""
+        """Observe the outcome of messages that travelled in one request. Called on the loop."""
         ...
 
     def client_operation(
@@ -57,16 +58,18 @@ class Instrumentation(Protocol):
         since_ns: int,
         error: Exception | None,
     ) -> None:
-        """Observe the end of a call of a consumer, which began at *since_ns* since 1970. Called in
-        the context of the caller.
+        """Observe the end of a pull or simple consumer's call. It began at *since_ns*, in
+        nanoseconds since 1970. Called in the context of the caller.
         """
         ...
 
     def interceptor(
         self, *, in_batches: bool, broadcast: bool, namespace: str, inherits: bool
     ) -> Callable[[Any], AbstractContextManager[Any]]:
-        """Return the outermost interceptor of one listener. *inherits*: it runs in a context of the
-        application's, around a message of an iterated consumer.
+        """Return the outermost interceptor of one listener.
+
+        *inherits* is True for an iterated consumer: the interceptor then runs around the
+        application's ``process()`` block, so a span that is current there is the parent.
         """
         ...
 
@@ -75,7 +78,7 @@ _current: Instrumentation | None = None
 
 
 def instrumentation() -> Instrumentation | None:
-    """Return what observes the clients of this process, or None."""
+    """Return the instrumentation of this process, or None."""
     return _current
 
 
@@ -90,7 +93,7 @@ async def observed(
     topics: Iterable[str],
     work: Awaitable[M],
 ) -> M:
-    """Await *work*, and report it unless it finds nothing or is cancelled."""
+    """Await *work*, and report it unless it returns no messages or is cancelled."""
     observer = _current
     if observer is None:
         return await work
