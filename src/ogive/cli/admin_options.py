@@ -598,7 +598,7 @@ LAG: Final = Command(
     "group_commands:show_lag",
     "show how far a consumer group is behind, queue by queue",
     "OFFSET is the next message for the group, END the next one for the queue, LAG the "
-    "difference, SECONDS the age of the newest consumed message if there is a lag, MEMBER the "
+    "difference, SECONDS the age of the newest consumed message (0 without a lag), MEMBER the "
     "client that holds the queue now. A message that waits for its next try, or for its time, is "
     "counted when its delay is over.",
     parts=(
@@ -607,8 +607,8 @@ LAG: Final = Command(
         option(
             "--watch",
             action="store_true",
-            help="show it again every two seconds until Ctrl-C (exit code 0); on a terminal with "
-            "the trend of each lag",
+            help="show it again every two seconds until Ctrl-C (exit code 0), on a terminal with "
+            "bars for the last lags of each queue",
         ),
         *CLUSTER,
         JSON,
@@ -656,34 +656,35 @@ CHECK: Final = CommandGroup(
 DOCTOR: Final = Command(
     "doctor",
     "doctor:examine",
-    "look for what this machine, this client and the cluster lack, with the way out",
-    "Prints ok, warning or error for each check, and below it the way out. Changes nothing. "
-    "Clocks and disks of brokers are seen only by users who may see a broker's figures. Exit code "
-    "0: all is ok; 3: there are warnings or errors.",
+    "check this machine, this client and the cluster, and say how to fix each problem",
+    "Prints ok, warning or error for each result, and below it how to fix the problem. Changes "
+    "nothing. Clocks and disks of brokers are checked only for users who may read a broker's "
+    "runtime figures. Exit code 0: all is ok; 3: there are warnings or errors.",
     parts=(
-        option("--topic", metavar="TOPIC", help="also look whether this user may read it"),
+        option("--topic", metavar="TOPIC", help="also check that this user may read this topic"),
         option(
             "--data",
             metavar="DIR",
-            help="look at this machine as one for a broker with this directory; the cluster is "
-            "looked at, too, if -n is given",
+            help="check this machine for a broker with this directory; with -n also check the "
+            "cluster",
         ),
         option(
             "--host",
             metavar="ADDRESS",
-            help="with --data: where it will listen (default: that of `ogive up`)",
+            help="with --data: the address where the broker will listen (default: that of `ogive "
+            "up`)",
         ),
         option(
             "--name-server-port",
             type=int,
             metavar="PORT",
-            help="with --data: its port (default: that of `ogive up`)",
+            help="with --data: the port of its name server (default: that of `ogive up`)",
         ),
         option(
             "--broker-port",
             type=int,
             metavar="PORT",
-            help="with --data: its port (default: that of `ogive up`)",
+            help="with --data: the port of the broker (default: that of `ogive up`)",
         ),
         *CLUSTER,
         JSON,

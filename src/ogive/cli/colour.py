@@ -1,4 +1,4 @@
-"""Colours of the command line: only on terminals, and only for what the eye looks for first."""
+"""Colours of the command line: on terminals, for table headings and the name before an error."""
 
 import os
 from typing import TextIO
@@ -13,10 +13,10 @@ def red(text: str, stream: TextIO) -> str:
 
 
 def _styled(codes: str, text: str, stream: TextIO) -> str:
-    """Return *text* with the codes of a terminal, if *stream* shows colours.
+    """Return *text* with these codes (ANSI SGR) if *stream* shows colours.
 
-    NO_COLOR turns them off, and FORCE_COLOR on where there is no terminal; see no-color.org and
-    force-color.org.
+    NO_COLOR turns colours off, and FORCE_COLOR turns them on without a terminal; see no-color.org
+    and force-color.org.
     """
     if os.environ.get("NO_COLOR"):
         return text

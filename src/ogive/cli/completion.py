@@ -1,7 +1,7 @@
-"""``ogive completion``: scripts that complete commands in a shell, and the words that they ask for.
+"""``ogive completion``: scripts that complete commands in a shell, and the candidates for them.
 
-A script runs ``ogive completion`` again at each Tab. So it fits the installed version, and all
-shells share one walk through the parser.
+A script runs ``ogive completion`` again at each Tab. So it matches the installed version, and all
+shells share the code that looks through the parser.
 """
 
 import argparse
@@ -36,13 +36,13 @@ if [[ $funcstack[1] == _ogive ]]; then _ogive "$@"; else compdef _ogive ogive; f
 end
 complete -c ogive -f -a '(__ogive_complete)'""",
 }
-"""Scripts by shell. Where there is nothing to offer, they complete names of files."""
+"""Scripts by shell. Without candidates they complete file names."""
 _REPEATABLE: Final = (argparse._AppendAction, argparse._CountAction)
 _DESCRIPTION_WIDTH: Final = 72
 
 
 def complete(options: argparse.Namespace) -> int:
-    """Print the script of a shell or, for a script, what may replace the last of the words."""
+    """Print the script for a shell or, if there are words, the candidates for the last one."""
     if not options.words:
         print(_SCRIPTS[options.shell])
         return 0
@@ -56,8 +56,8 @@ def complete(options: argparse.Namespace) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what may replace the last of *words*, each with its description; nothing where only
-    the user knows, as for a topic or a file.
+    """Return the candidates for the last of *words*, each with its description. There are none for
+    values that the parser does not know, such as a topic or a file.
     """
     *before, current = words
     parser, option, given, places = _walk(normalize_arguments(before))
@@ -107,7 +107,7 @@ def _commands(parser: argparse.ArgumentParser) -> "Commands | None":
 def _options(
     parser: argparse.ArgumentParser, given: Sequence[argparse.Action]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the long options that may still be given, or the short ones that have no long form."""
+    """Yield the options that may still be given, in their long form if they have one."""
     expand = argparse.HelpFormatter(parser.prog)._expand_help
     for action in parser._actions:
         if action.help == argparse.SUPPRESS or (
@@ -122,12 +122,12 @@ def _options(
 def _arguments(
     parser: argparse.ArgumentParser, given: Sequence[argparse.Action], places: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield the commands of a group; else the choices of the next argument, or the options if there
-    is no next argument.
+    """Yield the commands of a group, or the choices of the next argument. If there is no next
+    argument, yield the options.
     """
     commands = _commands(parser)
     if commands is not None:
-        # of a misspelt command nothing is known
+        # no candidates after an unknown command
         for one in commands._choices_actions if not places else ():
             yield one.dest, textwrap.shorten(one.help or "", _DESCRIPTION_WIDTH, placeholder="...")
         return
@@ -140,8 +140,8 @@ def _arguments(
 
 
 def _whole_words(words: Sequence[str]) -> list[str]:
-    """Return the words as the user typed them: bash splits HOST:PORT and --name=value, with ":" and
-    "=" as words of their own.
+    """Return the words as the user typed them. Bash splits HOST:PORT and --name=value: there, ":"
+    and "=" are words of their own.
     """
     whole: list[str] = []
     for at, word in enumerate(words):

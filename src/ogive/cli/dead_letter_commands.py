@@ -1,7 +1,7 @@
 """``ogive dead-letter``: list the messages that a group could not consume, and send them again.
 
-``redrive`` chooses the letters first, asks, and then sends one after the other. It keeps no record
-of its own: the copies in the retry topic say which letters were sent before.
+``redrive`` selects the letters first, asks, and then sends one after the other. It keeps no record
+of its own: the copies in the group's retry topic show which letters were sent before.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from ogive.model import MessageExt, parse_tags
 from ogive.text import pluralize
 
 PAGE: Final = 1_000
-"""Letters read at a time."""
+"""Number of letters read at a time."""
 REPORT_S: Final = 5.0
 """Time between two lines of progress."""
 _FILTERS: Final = ("since", "until", "tag", "where", "limit")
@@ -86,28 +86,28 @@ async def redrive(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> Test:
-    """Return the test for the letters that are meant. Raises InvalidOption."""
+    """Return the test that selects letters. Raises InvalidOption for invalid options."""
     if options.ids and options.all:
         raise InvalidOption(
-            "--all means every dead letter, and ids only some: leave one of them out"
+            "--all sends all dead letters, and ids select some: leave one of them out"
         )
     filters = [name for name in _FILTERS if getattr(options, name) is not None]
     if not (options.ids or options.all or filters):
         raise InvalidOption(
-            "say which dead letters are sent again: their ids (`ogive dead-letter list`), --since, "
-            "--until, --tag, --where or --limit, or --all"
+            "select the dead letters to send again: give ids (`ogive dead-letter list` shows "
+            "them), --since, --until, --tag, --where or --limit, or --all"
         )
     for name in filters if options.ids else ():
         if name not in ("since", "until"):
             raise InvalidOption(
-                f"--{name} chooses among all dead letters, and ids name some: leave one of them out"
+                f"--{name} selects dead letters, and so do ids: leave one of them out"
             )
     if options.limit is None:
         options.limit = MAX_MESSAGES
     if not 1 <= options.limit <= MAX_MESSAGES:
         raise InvalidOption(
-            f"--limit {options.limit}: must be between 1 and {MAX_MESSAGES}; the same command, "
-            "given again, sends the next ones"
+            f"--limit {options.limit}: must be between 1 and {MAX_MESSAGES}; run the same command "
+            "again to send the next ones"
         )
     if options.rate is not None and not 0 < options.rate < 1e9:
         raise InvalidOption(f"--rate {options.rate:g}: must be more than 0 messages a second")
@@ -126,9 +126,9 @@ def _check(options: argparse.Namespace) -> Test:
 async def _choose(
     admin: aio.Admin, options: argparse.Namespace, test: Test
 ) -> tuple[list[MessageExt], int]:
-    """Return the letters to send, and how many others were sent before."""
+    """Return the letters to send, and the number of others that were sent before."""
     missing, read, sent_before = set(options.ids), 0, 0
-    # by id: a crash may have stored a letter several times
+    # by id, because a crash may have stored a letter several times
     chosen: dict[str, MessageExt] = {}
     progress = _Progress()
     async for letter in _letters(admin, options):
@@ -142,8 +142,8 @@ async def _choose(
             continue
         chosen[letter.id] = letter
         if len(chosen) == options.limit:
-            way = "--since goes on after them" if options.again else "the same command goes on"
-            say(f"no more than {options.limit:,} at a time: {way}")
+            way = "use --since" if options.again else "run the same command again"
+            say(f"selected the first {options.limit:,}; {way} to send the next ones")
             break
     if missing:
         raise InvalidOption(
@@ -154,7 +154,7 @@ async def _choose(
 
 
 async def _letters(admin: aio.Admin, options: argparse.Namespace) -> AsyncIterator[MessageExt]:
-    """Yield the dead letters of the time that is meant, the oldest first."""
+    """Yield the dead letters between --since and --until, the oldest first."""
     start, end = period(options)
     seen: Collection[object] = ()
     while page := await admin.dead_letters(options.group, start=start, end=end, limit=PAGE):
@@ -166,18 +166,18 @@ async def _letters(admin: aio.Admin, options: argparse.Namespace) -> AsyncIterat
             return
         if not fresh:
             raise InvalidOption(
-                f"over {PAGE:,} dead letters were stored at {start}: `ogive pipeline redrive` "
-                "can send so many"
+                f"over {PAGE:,} dead letters were stored at {start}: send them with `ogive "
+                "pipeline redrive`"
             )
-        # several may have the time of the last one
+        # the next page begins at the same time: more letters may have it
         seen, start = places.keys(), page[-1].stored_at
 
 
 async def _send(
     admin: aio.Admin, options: argparse.Namespace, letters: Collection[MessageExt]
 ) -> int:
-    """Send the letters and return how many were sent: fewer after SIGINT or SIGTERM, which let a
-    send that has begun come to its end.
+    """Send the letters, and return how many were sent. After SIGINT or SIGTERM the send that has
+    begun is finished, and no other begins.
     """
     loop, stop, progress, sent = asyncio.get_running_loop(), asyncio.Event(), _Progress(), 0
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -208,7 +208,7 @@ async def _send(
 
 
 class _Progress:
-    """Lines of progress, one in REPORT_S at most."""
+    """Lines of progress, at most one every REPORT_S."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + REPORT_S

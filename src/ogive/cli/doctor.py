@@ -1,8 +1,8 @@
-"""``ogive doctor``: what this machine, this client, this cluster and a broker's directory lack.
+"""``ogive doctor``: checks of this machine, this client, the cluster and a broker's directory.
 
-Each check has CHECK_S seconds, and runs whatever the others find. Nothing is changed or created.
-Checks that can block, as on a network file system that does not answer, run on threads that the
-end of the process does not wait for.
+Each check may take CHECK_S seconds, and runs whatever the others find. Nothing is changed or
+created. Checks that can block, for example on a network file system that does not answer, run on
+threads for which the end of the process does not wait.
 """
 
 import argparse
@@ -44,13 +44,13 @@ from ogive.transport.connection import (
 
 CHECK_S: Final = 5.0
 MAX_SKEW_S: Final = 5.0
-"""Difference of clocks from which delays, retention and traces are noticeably wrong."""
+"""Difference of clocks above which delays, retention and traces are noticeably wrong."""
 CLIENT_FILES: Final = 256
 SERVER_FILES: Final = 4096
 FULL: Final = 0.85
-"""Used share of a disk above which brokers delete messages before their time."""
+"""Used share of a disk above which brokers delete messages before their retention time ends."""
 MIN_FREE_BYTES: Final = 2 * 1024**3
-"""Two files of the commit log."""
+"""Size of two files of the commit log."""
 OLDEST: Final = (4, 9)
 """The oldest release of Apache's brokers that ogive is tested with."""
 _RUNTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
@@ -60,7 +60,7 @@ Level = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of a check; *way_out* is empty if it is ok."""
+    """One result of a check. *way_out* says how to fix it; empty if it is ok."""
 
     check: str
     level: Level
@@ -105,7 +105,9 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 async def _on_thread(check: Check, options: argparse.Namespace) -> Sequence[Finding]:
-    """Return what the check finds. Its thread is a daemon: asyncio.to_thread's is waited for."""
+    """Return the findings of a check. Its thread is a daemon, because the end of the process waits
+    for the threads of asyncio.to_thread.
+    """
     outcome: Future[Sequence[Finding]] = Future()
     outcome.set_running_or_notify_cancel()
 
@@ -123,17 +125,17 @@ async def _on_thread(check: Check, options: argparse.Namespace) -> Sequence[Find
 async def _bounded(
     name: str, check: Awaitable[Sequence[Finding]], options: argparse.Namespace
 ) -> Sequence[Finding]:
-    """Return the findings of a check; its failure is one, too."""
+    """Return the findings of a check. A check that fails is a finding, too."""
     try:
         async with asyncio.timeout(CHECK_S):
             return await check
     except TimeoutError:
         text = f"not finished within {CHECK_S:g} s"
-        return [Finding(name, "error", text, "Look for what does not answer there")]
+        return [Finding(name, "error", text, "Find out what does not answer: a disk, a server")]
     except OgiveError as exc:
         return [Finding(name, "error", str(exc).rstrip("."), advice_for(exc, options))]
     except OSError as exc:
-        return [Finding(name, "error", reason_of(exc), "Look whether this user may see it")]
+        return [Finding(name, "error", reason_of(exc), "Check that this user may read it")]
 
 
 def _client(options: argparse.Namespace) -> Sequence[Finding]:
@@ -148,7 +150,7 @@ def _client(options: argparse.Namespace) -> Sequence[Finding]:
                 "client",
                 "warning",
                 "the compiled part is missing, so everything is slower",
-                "Install a C compiler, then ogive again",
+                "Install a C compiler, then install ogive again",
             )
         )
     return found
@@ -209,13 +211,13 @@ def _of_disk(check: str, used: float, text: str) -> Finding:
             check,
             "warning",
             f"{text}: messages are deleted before their time",
-            "Free space, or keep messages for a shorter time (keep-hours)",
+            "Free space, or keep messages for a shorter time (--keep-hours)",
         )
     return Finding(check, "ok", text)
 
 
 def _existing(name: str) -> Path:
-    """Return the directory, or the nearest one above that exists."""
+    """Return the directory, or the nearest directory above it that exists."""
     path = Path(name).absolute()
     while not is_there(path) and path != path.parent:
         path = path.parent
@@ -264,7 +266,7 @@ async def _cluster(options: argparse.Namespace) -> Sequence[Finding]:
             Finding(
                 "tls",
                 "warning",
-                "requests are signed, but anyone on the way can read them",
+                "requests are signed but not encrypted: anyone on the network path can read them",
                 "Use TLS: --cafile FILE",
             )
         )
@@ -323,7 +325,7 @@ def _of_broker(broker: BrokerStatus, before: float, after: float) -> list[Findin
                 name,
                 "error",
                 broker.trouble.rstrip("."),
-                "Look at its log, and whether this machine may connect to "
+                "Look at its log, and check that this machine can connect to "
                 f"{broker.address}; if it is an old entry, it goes when the broker stops cleanly",
             )
         ]
@@ -331,7 +333,10 @@ def _of_broker(broker: BrokerStatus, before: float, after: float) -> list[Findin
     numbers = re.match(r"(\d+)\.(\d+)", broker.version or "")
     if numbers and tuple(map(int, numbers.groups())) < OLDEST:
         found[0] = Finding(
-            name, "warning", f"version {broker.version} is not tested with ogive", "Upgrade to 4.9"
+            name,
+            "warning",
+            f"version {broker.version} is not tested with ogive",
+            "Upgrade to 4.9 or later",
         )
     if broker.disk_used is not None:
         found.append(_of_disk(name, broker.disk_used, f"its disk is {broker.disk_used:.0%} used"))
@@ -350,9 +355,11 @@ def _of_broker(broker: BrokerStatus, before: float, after: float) -> list[Findin
 
 
 def _skew_s(broker: BrokerStatus, before: float, after: float) -> float | None:
-    """Return by how much the broker's clock is ahead, at least; None if it does not say its time.
+    """Return how many seconds at least the broker's clock is ahead of ours (negative: behind); None
+    if the broker does not report its time.
 
-    It answered between *before* and *after*, with the time of its start, and whole seconds since.
+    It answered between *before* and *after*, with the time of its start and the whole seconds since
+    then.
     """
     started = broker.figures.get("bootTimestamp", "")
     runtime = _RUNTIME.search(broker.figures.get("runtime", ""))
@@ -364,7 +371,7 @@ def _skew_s(broker: BrokerStatus, before: float, after: float) -> float | None:
 
 
 async def _name(address: str, config: ClientConfig) -> Sequence[Finding]:
-    """Check an address of a broker that clients get from the name server."""
+    """Check a broker's address as the name server gives it to clients."""
     host, port = split_listed_address(address)
     way_out = "or set --advertised-host (brokerIP1) of the broker to an address that clients reach"
     try:
@@ -384,8 +391,8 @@ async def _name(address: str, config: ClientConfig) -> Sequence[Finding]:
             Finding(
                 "names",
                 "error",
-                f"a broker advertises {address}, which is each client's own machine",
-                f"Use this client on the broker's machine, {way_out}",
+                f"a broker advertises {address}, which is the own machine of each client",
+                f"Run this client on the broker's machine, {way_out}",
             )
         ]
     return [Finding("names", "ok", f"{address} can be resolved")]
@@ -404,7 +411,7 @@ async def _topic(topic: str, config: ClientConfig) -> Sequence[Finding]:
                 "topic",
                 "error",
                 str(exc).rstrip("."),
-                f"An administrator allows it: ogive acl allow USER Topic:{topic} Sub",
+                f"Ask an administrator for `ogive acl allow USER Topic:{topic} Sub`",
             )
         ]
     return [

@@ -100,7 +100,7 @@ TAIL: Final = Command(
     "tail",
     "tail_command:tail",
     "show messages of a topic as they arrive, without a consumer group",
-    "One line per message: time stored (UTC), queue/offset, tag, keys, body. Changes no progress. "
+    "One line per message: time stored (UTC), queue/offset, tag, keys, body. Commits no offsets. "
     "Runs until Ctrl-C (exit code 0), for --count messages, until it has shown everything before "
     "--until, or with --no-follow everything that is stored now.",
     parts=(
@@ -116,12 +116,12 @@ TAIL: Final = Command(
             "--since",
             metavar="TIME",
             help="in place of --from: start with messages stored since a time such as "
-            "2026-11-01T08:00 (local, unless it names a zone)",
+            "2026-11-01T08:00 (local time, unless it names a zone)",
         ),
         option(
             "--until",
             metavar="TIME",
-            help="only messages stored before this time, which may be yet to come",
+            help="only messages stored before this time, which may be in the future",
         ),
         option(
             "-f",
@@ -137,7 +137,7 @@ TAIL: Final = Command(
             action="append",
             default=[],
             metavar="N",
-            help="only this queue, of each broker; repeatable",
+            help="only the queue with this number, of each broker; repeatable",
         ),
         option(
             "--tag",
@@ -154,8 +154,8 @@ TAIL: Final = Command(
         option(
             "--grep",
             metavar="PATTERN",
-            help="only bodies that hold a match of this regular expression; all messages are "
-            "transferred",
+            help="only messages whose body matches this regular expression somewhere; brokers "
+            "still send all messages",
         ),
         option("--count", "--limit", type=int, metavar="N", help="stop after N messages"),
         *CLUSTER,
@@ -167,8 +167,8 @@ TAIL: Final = Command(
             + ", ".join(
                 f"%%{letter.replace('%', '%%')} {what}" for letter, what in FORMAT_LETTERS.items()
             )
-            + "; \\n, \\t and \\x00. It adds no end of line by itself, and leaves the body's "
-            "bytes as they are",
+            + "; \\n, \\t and \\x00. It adds no line break by itself, and does not change the "
+            "bytes of the body",
         ),
     ),
     example="tail Orders --since 2026-11-01T08:00 --no-follow --format '%p/%o %k %s\\n'",
@@ -257,20 +257,20 @@ DEAD_LETTER: Final = CommandGroup(
             "send dead letters to their group again: those named, or all that the options choose",
             "Only this group gets them, with all retries again. They stay in the list. A letter "
             "that was sent before, and has not failed again since, is left out unless --again is "
-            "given: the brokers' index of the group's retry topic tells. For more than some ten "
-            "thousand letters, or to send them to all groups of their topic, there is `ogive "
-            "pipeline redrive`, on Spark. A dead letter does not hold the error of its last try; "
-            "the consumer's log does, in one line with the id. Exit code 130: interrupted; the "
-            "same command sends the rest.",
+            "given: its copy is looked up in the brokers' index. To send more than some ten "
+            "thousand letters, or to send them to all groups of their topic, use `ogive pipeline "
+            "redrive`, on Spark. A dead letter does not contain the error of its last try; the "
+            "consumer's log has it, in a line with the id. Exit code 130: interrupted; the same "
+            "command sends the rest.",
             parts=(
                 option("group"),
                 option("ids", nargs="*", metavar="ID", help="ids from `ogive dead-letter list`"),
-                option("--all", action="store_true", help="all of them, after a question"),
+                option("--all", action="store_true", help="all of them"),
                 option(
                     "--since",
                     metavar="TIME",
-                    help="only those stored since a time such as 2026-11-01T08:00 (local, unless "
-                    "it names a zone)",
+                    help="only those stored since a time such as 2026-11-01T08:00 (local time, "
+                    "unless it names a zone)",
                 ),
                 option("--until", metavar="TIME", help="only those stored before this time"),
                 option(
@@ -281,16 +281,16 @@ DEAD_LETTER: Final = CommandGroup(
                 option(
                     "--where",
                     metavar="SQL",
-                    help="only those for whose properties this SQL92 filter is true, as in a "
+                    help="only those whose properties match this SQL92 filter, as in a "
                     "subscription: \"amount > 100 AND RETRY_TOPIC = 'Orders'\"; RETRY_TOPIC is "
-                    "the topic where the message comes from",
+                    "the topic that the message comes from",
                 ),
                 option(
                     "--limit",
                     type=int,
                     metavar="N",
-                    help="the N oldest of these (default: 10000, which is the most); the same "
-                    "command sends the next ones",
+                    help="only the N oldest of these (default and maximum: 10000); the same "
+                    "command then sends the next ones",
                 ),
                 option("--again", action="store_true", help="also those that were sent before"),
                 option(

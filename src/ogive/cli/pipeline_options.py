@@ -199,10 +199,10 @@ PIPELINE: Final = CommandGroup(
             "redrive",
             "pipeline_commands:redrive",
             "send dead letters back to their topics",
-            "For many letters: it starts Spark. `ogive dead-letter redrive` needs no Spark, and "
-            "sends up to ten thousand to the one group that failed. Without --yes this only shows "
-            "what it would send. A ledger records the sent letters, so that no letter is sent "
-            "twice.",
+            "This starts Spark, for many letters. `ogive dead-letter redrive` needs no Spark, and "
+            "sends at most ten thousand to the one group that failed. Without --yes this only "
+            "shows what it would send. A ledger records the sent letters, so that no letter is "
+            "sent twice.",
             parts=(
                 option("group", help="the group of the dead letters"),
                 option("--state", required=True, metavar="DIR", help="keeps the ledger"),

@@ -1,4 +1,4 @@
-"""``ogive proxy``: the gRPC port for the official SDKs, before the brokers of a cluster."""
+"""``ogive proxy``: a gRPC port for the official SDKs, in front of the brokers of a cluster."""
 
 import argparse
 import asyncio
@@ -47,8 +47,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, client: ClientConfig, tls: TlsConfig | None) -> None:
-    """Raise InvalidOption for a setting that is invalid, would have no effect, or lets anybody in
-    who was not meant.
+    """Raise InvalidOption for a setting that is invalid, would have no effect, or would admit
+    everyone without an explicit --insecure-listen.
     """
     check_port("--grpc-port", options.grpc_port)
     up_grpc.check(options)
@@ -66,15 +66,15 @@ def _check(options: argparse.Namespace, client: ClientConfig, tls: TlsConfig | N
         return
     if client.credentials is None:
         raise InvalidOption(
-            f"--host {options.host} is not loopback, and without access control everybody who "
+            f"--host {options.host} is not loopback, and without access control everyone who "
             "reaches it can send and receive; give --credentials of a cluster with access "
-            "control, or add --insecure-listen if that is meant"
+            "control, or add --insecure-listen if you want that"
         )
     if tls is None or tls.mode == "permissive":
         raise InvalidOption(
-            f"--host {options.host} is not loopback, and who can read a connection without TLS "
-            "can repeat the signed requests on it; add --tls-cert and --tls-key (--tls-mode "
-            "enforcing), or --insecure-listen if nobody can read along"
+            f"--host {options.host} is not loopback, and anyone who can read a connection without "
+            "TLS can repeat its signed requests; add --tls-cert and --tls-key (--tls-mode "
+            "enforcing), or --insecure-listen if nobody else can read the connections"
         )
 
 

@@ -516,10 +516,11 @@ CONSOLE: Final = Command(
 PROXY: Final = Command(
     "proxy",
     "proxy_command:run",
-    "serve the official SDKs of RocketMQ 5 before a cluster, ours or Apache's, until Ctrl-C or "
-    "SIGTERM",
-    "`ogive up` serves them itself, for its own broker. With --credentials the cluster has access "
-    "control: they must be those of a super user, and each client needs its own.",
+    "serve the official RocketMQ 5 SDKs in front of a cluster of ogive's or Apache's brokers, "
+    "until Ctrl-C or SIGTERM",
+    "For a single broker it is not needed: `ogive up` serves the SDKs itself. For a cluster with "
+    "access control give the --credentials of a super user; each client then needs credentials of "
+    "its own.",
     parts=(
         titled(
             "addresses",
@@ -535,7 +536,8 @@ PROXY: Final = Command(
                 type=int,
                 metavar="PORT",
                 default=8081,
-                help="for the SDKs, with and without TLS; 0 takes a free port (default: 8081)",
+                help="port for the SDKs, with and without TLS unless --tls-cert is given; 0 takes "
+                "a free port (default: 8081)",
             ),
             option(
                 "--grpc-advertised",

@@ -23,14 +23,14 @@ from ogive.model import MessageExt, MessageQueue
 from ogive.text import escape_lines
 
 _LOOK_S: Final = 0.1
-"""Seconds after which a command that ends by itself looks whether it has read everything."""
+"""Interval at which a command that ends by itself checks if it has read everything."""
 STALLED_S: Final = 15.0
 """Time without progress after which such a command asks the brokers itself; a pull may take as
 long.
 """
 MAX_SKEW: Final = timedelta(seconds=5)
-"""How far the clock of a broker may be behind without a loss at --until; `ogive doctor` warns of
-more.
+"""Time by which a broker's clock may be behind without a loss at --until. `ogive doctor` warns if it
+is more.
 """
 
 _FORMAT: Final = re.compile(r"%(?P<letter>.?)|\\(?P<escape>x[0-9A-Fa-f]{2}|.?)", re.DOTALL)
@@ -50,8 +50,8 @@ _Part = bytes | Callable[[MessageExt], object]
 
 
 async def tail(options: argparse.Namespace) -> int:
-    """Print messages until Ctrl-C, until the end that the options set, or until the output is
-    closed.
+    """Print messages until Ctrl-C, until the end that the options set, or until the reader of the
+    output closes it.
     """
     check_count(options.count)
     for one, other, given in (
@@ -91,18 +91,18 @@ async def tail(options: argparse.Namespace) -> int:
 async def _checked_queues(
     consumer: aio.PullConsumer, options: argparse.Namespace
 ) -> list[MessageQueue]:
-    """Return the queues to read. Raises InvalidOption for one that does not exist, and the error of
-    a broker that refuses to be read.
+    """Return the queues to read. Raises InvalidOption for a queue that does not exist, and the
+    error of a broker that refuses to serve one.
 
-    The consumer, which reads ahead, would try again for ever, because the permission may be
-    granted.
+    Each broker gets one pull to find that out: the consumer itself would try for ever, because the
+    missing permission may be granted later.
     """
     queues = await consumer.queues(options.topic)
     known = sorted({queue.queue_id for queue in queues})
     for number in options.queues:
         if number not in known:
             raise InvalidOption(
-                f"--queue {number}: {options.topic} has {', '.join(map(str, known))}"
+                f"--queue {number}: {options.topic} has only {', '.join(map(str, known))}"
             )
     queues = [queue for queue in queues if not options.queues or queue.queue_id in options.queues]
     if options.tag != "*" or options.sql is not None:
@@ -135,11 +135,11 @@ async def _messages(
     *,
     follow: bool,
 ) -> AsyncIterator[MessageExt]:
-    """Yield messages; without *follow*, those that the queues hold now, and with *until*, those
-    stored before it.
+    """Yield messages. Without *follow*, yield those that the queues hold now; with *until*, those
+    that were stored before it.
 
-    With an end it raises the error of a broker that brings nothing any more: the consumer, which
-    reads ahead, would try again for ever.
+    With an end, raise the error of a broker that answers nothing any more: the consumer, which reads
+    ahead, would try again for ever.
     """
     loop = asyncio.get_running_loop()
     endless = follow and until is None
@@ -194,7 +194,7 @@ def _printer(options: argparse.Namespace) -> Callable[[MessageExt], None]:
 
 
 def _bytes(value: object) -> bytes:
-    """Return a field as it is printed: readable on a terminal, unchanged for a pipe or file."""
+    """Return a field as it is printed: escaped on a terminal, unchanged for a pipe or file."""
     if sys.stdout.isatty():
         text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
         return escape_lines(text).encode()
@@ -227,12 +227,10 @@ def _parse_format(text: str) -> list[_Part]:
 
 
 async def _while_read(work: Coroutine[Any, Any, int], *, endless: bool) -> int:
-    """Return the result of *work*; 0 after Ctrl-C, if that is the only end of it.
+    """Return the result of *work*, or 0 after Ctrl-C if *work* is *endless*.
 
-    Raises BrokenPipeError as soon as the reader of standard output closes it, as with ``ogive tail
-    Orders | head``.
-
-    Writing would notice that only with the next line, and a quiet topic may never have one.
+    Raises BrokenPipeError as soon as the reader of standard output closes it, as in ``ogive tail
+    Orders | head``. A write would notice that only with the next message, which may never come.
     """
     task, gone = asyncio.ensure_future(work), False
 
