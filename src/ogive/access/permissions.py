@@ -138,8 +138,8 @@ def _running_info(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
 def _consumer_status(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
     """Require Get on topic and group or, for a request that names one client, Sub or Get.
 
-    A member asks a Java member so which queues it holds. With Sub it can read the group's progress
-    anyway.
+    In this way a member learns which queues a Java member holds. With Sub it can read the group's
+    progress anyway.
     """
     actions = (SUB, GET) if command.ext_fields.get("clientAddr") else (GET,)
     return both(topic(*actions), group(*actions, field="group"))(command, facts)

@@ -104,8 +104,8 @@ class AccessTable:
         return _has_super_user(self._users)
 
     def mirror(self, users: Iterable[User], acls: Iterable[Acl]) -> None:
-        """Hold exactly what a broker has listed, in memory. A user without a password is left
-        out.
+        """Replace all users and rules in memory by those that a broker listed. Leave out users
+        without a password.
         """
         self._users = {user.username: user for user in users if user.password}
         self._acls = {acl.subject: acl for acl in acls}

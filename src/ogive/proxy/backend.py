@@ -27,7 +27,7 @@ Ack = tuple[str, PopHandle]
 """Topic subscribed to, and handle of one of its messages."""
 
 LATE_S: Final = 30.0
-"""Limit for the answer of a cancelled pop."""
+"""Time limit for the answer to a cancelled pop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ class Link(Protocol):
 
 
 class LatePops:
-    """Pops of one link. The messages of a cancelled one become visible again."""
+    """Pops of one link. Messages of a cancelled pop become visible again."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._late: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """Return the number of cancelled pops that are not over."""
+        """Return the number of cancelled pops without an answer yet."""
         return len(self._late)
 
     async def take(
@@ -116,7 +116,7 @@ class LatePops:
 class Backend(Protocol):
     """The brokers that serve gRPC clients.
 
-    Topics and groups are looked up with the rights of the server: check the client's before.
+    Topics and groups are looked up with the server's own rights: check the client's rights first.
     """
 
     @property
@@ -139,7 +139,7 @@ class Backend(Protocol):
         """Return a new link. *on_close* is called when it closes, whoever closes it."""
 
     async def route(self, topic: str) -> Sequence[QueueData]:
-        """Return the queues of a topic; none, or NoRoute, if it does not exist."""
+        """Return the queues of a topic. If it does not exist, return none or raise NoRoute."""
 
     async def message_type(self, topic: str) -> str:
         """Return the attribute message.type of a topic; empty if it has none."""

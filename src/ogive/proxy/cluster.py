@@ -1,18 +1,18 @@
-"""A cluster as the backend: ogive's or Apache's brokers, over remoting.
+"""Backend of the gRPC service for a cluster of ogive's or Apache's brokers, over remoting.
 
 Source: ClusterMessageService.java, ClusterMetadataService.java, ClusterTransactionService.java,
 5.5.
 
 Behaviour
-- Each client has connections of its own to the brokers that it uses. So brokers know it as they
-  know a remoting client, ask it about transactions, and forget it when it goes.
-- With credentials every client is a user of the cluster. Users and rules are read from a broker;
-  each request is signed as its user, and the brokers check it, too.
-- A receive that is cancelled makes messages visible again that the broker still finds for it.
+- Each client has connections of its own to the brokers that it uses. So brokers treat it as a
+  remoting client: they list it, ask it about transactions, and forget it when it disconnects.
+- With credentials every client is a user of the cluster. Users and rules are read from a broker.
+  Each request is signed with the credentials of the client's user, and the brokers check it, too.
+- Messages that a broker delivers to a cancelled receive become visible again.
 
 Differs from Apache's proxy
-- A user's rules about addresses must allow the proxy's address, because the brokers see it.
-- Proxies do not tell each other about their clients: the brokers know them.
+- A user's rules with source addresses must allow the proxy's address, because the brokers see it.
+- Proxies do not exchange lists of their clients, because the brokers have these lists.
 """
 
 import asyncio
@@ -64,25 +64,27 @@ log = logging.getLogger(__name__)
 RECENT_S: Final = 10.0
 """Age at which settings of topics, groups and users are read again."""
 MAX_RECENT: Final = 10_000
+"""Limit of answers that one table keeps."""
 DOUBTED_AGAIN_S: Final = 1.0
+"""Pause between two reads of the routes of a broker that cannot be reached."""
 ANSWER_S: Final = 10.0
 """Limit for a client's answer to a question; Apache's brokers wait as long."""
 MAX_LATE: Final = 1024
-"""Cancelled receives of one client that are not over: a broker ends none before its time."""
+"""Limit of cancelled receives of one client that still wait: brokers cannot end them early."""
 NO_PASSWORDS: Final = (
-    "the brokers keep the passwords of their users to themselves, as ogive's do, so that no "
-    "signature can be checked here: let clients use the gRPC port of the brokers (`ogive up`)"
+    "the brokers keep the passwords of their users to themselves (ogive's always do), so the proxy "
+    "cannot check signatures: let clients use the gRPC port of the brokers (`ogive up`)"
 )
 
 T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Answers of the cluster by name. Callers share a question."""
+    """Cache of answers of the cluster by name. Concurrent callers share one request."""
 
     def __init__(self, ask: Callable[[str], Coroutine[Any, Any, T]]) -> None:
         self._ask = ask
-        # the newest last, each with the time of its question
+        # the newest last, each with the time of its request
         self._answers: dict[str, tuple[float, asyncio.Task[T]]] = {}
 
     async def get(self, name: str) -> T:
@@ -94,7 +96,7 @@ class Recent(Generic[T]):
             if len(self._answers) >= MAX_RECENT:
                 del self._answers[next(iter(self._answers))]
             task = asyncio.create_task(self._ask(name), name=f"ask about {name}")
-            # perhaps no caller waits for it any more
+            # all callers may have been cancelled; marks the exception as retrieved
             task.add_done_callback(_has_failed)
             self._answers[name] = now, task
         return await asyncio.shield(task)
@@ -192,7 +194,7 @@ class ClusterLink:
         self, address: str, group: str, acks: Iterable[Ack], invisible_ms: int
     ) -> None:
         for ack in acks:
-            # the lease of one that fails ends by itself
+            # if a request fails, the lease ends by itself
             with suppress(OgiveError):
                 await rpc.change_invisible_time(
                     self._backend, address, group, ack, invisible_ms, suspend=True
@@ -215,16 +217,17 @@ class ClusterLink:
 
     async def _check_transaction(self, connection: Connection, command: RemotingCommand) -> None:
         if not command.ext_fields.get("bname"):
-            # brokers before 5.3 do not name themselves
+            # brokers before 5.3 do not send their name
             name = self._backend.broker_at(connection.remote_address)
             command.ext_fields = {**command.ext_fields, "bname": name}
         self._on_notice(command)
 
 
 class ClusterBackend:
-    """See Backend. ``start()`` and ``close()``.
+    """See Backend. Call ``start()`` before use and ``close()`` after it.
 
-    With credentials in *config* the cluster has access control: they read its users.
+    With credentials in *config* the cluster has access control, and they must be allowed to read
+    its users and rules.
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -244,8 +247,8 @@ class ClusterBackend:
         )
 
     async def start(self) -> None:
-        """Find the cluster, and its users. Raises NoNameServer, InvalidOption, and what a broker
-        refuses.
+        """Read the list of brokers and, with credentials, the users. Raises NoNameServer,
+        InvalidOption, and the error of a broker that refuses.
         """
         await self.client.start()
         await self._masters.get("")
@@ -265,8 +268,8 @@ class ClusterBackend:
     # --- users ------------------------------------------------------------------------------------
 
     async def _read_users(self) -> None:
-        """Read users and rules from a broker; all brokers of a cluster have the same. Log repeated
-        denials.
+        """Read users and rules from one broker, because all brokers of a cluster should have the
+        same. Log the counts of repeated denials.
         """
         assert self._guard is not None
         self._guard.table.refusals.tell()
@@ -284,8 +287,8 @@ class ClusterBackend:
         return found[1] if found is not None and found[0].status == ENABLED else None
 
     def signature_of(self, client: ClientIdentity) -> Credentials | None:
-        """Return what signs a client's requests, None without access control. Raises
-        AccessRefused for a user that is deleted or disabled now.
+        """Return the credentials that sign a client's requests, None without access control.
+        Raises AccessRefused if the user has been deleted or disabled.
         """
         if self._guard is None:
             return None
@@ -342,7 +345,7 @@ class ClusterBackend:
     async def call(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        """Call a broker by its name, as the proxy itself."""
+        """Call a broker by its name, with the proxy's own connections and credentials."""
         return await self.call_broker(self.client.pool, address, command, timeout_s)
 
     async def call_broker(
@@ -361,7 +364,7 @@ class ClusterBackend:
             raise
 
     def _doubt(self, name: str) -> None:
-        """Have the routes that name a broker read again: it may have moved."""
+        """Mark the routes that name a broker to be read again, because it may have moved."""
         now = asyncio.get_running_loop().time()
         recent = {one: at for one, at in self._doubted_at.items() if now - at < DOUBTED_AGAIN_S}
         if name not in recent:
@@ -370,7 +373,7 @@ class ClusterBackend:
         self._doubted_at = recent
 
     def broker_at(self, address: str) -> str:
-        """Return the name of the broker at *address*, empty if none is known there."""
+        """Return the name of the broker at *address*; empty if it is unknown."""
         brokers = self.client.routes.brokers.items()
         return next((name for name, ids in brokers if address in ids.values()), "")
 
@@ -399,8 +402,8 @@ class ClusterBackend:
         }
 
     async def _of_any_broker(self, ask: Callable[[ConnectionPool, str], Awaitable[T]]) -> T:
-        """Return the first answer of a broker that can be reached, and knows the group if it is
-        about one. Raises OgiveError.
+        """Return the answer of the first broker, by name, that can be reached and does not raise
+        GroupNotExist. Raises OgiveError.
         """
         error: OgiveError = NoRoute(f"{self.client.name_servers} knows no broker")
         for address in (await self._masters.get("")).values():

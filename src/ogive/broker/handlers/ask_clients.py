@@ -7,8 +7,8 @@ Source: AdminBrokerProcessor.java, Broker2Client.java, 5.5.
 Behaviour
 - 307 and 309 go to the client named in them and its answer goes back as it came, within 10 s; 309
   takes the message along, found by its offset message id.
-- 223 asks every member of the group, or the one that is named, where it stands (221). The answer
-  is empty if none says it: another member then goes on waiting for the one that it asked about.
+- 223 asks every member of the group, or the one that is named, for its progress (221). If none
+  answers, the broker's answer is empty: a member that asked goes on waiting for the named one.
 
 Differs from Java
 - By a 307 with a body a member asks another one which queues it holds. Permission to consume is

@@ -138,7 +138,7 @@ class GroupClient:
         return {queue for answer in answers for queue in answer.queues}
 
     async def languages(self, topic: str) -> Mapping[str, str]:
-        """Return the language of each member, by client id, as a LanguageCode's name."""
+        """Return the language of each member, a name of LanguageCode, by client id."""
 
         async def ask(address: str) -> Mapping[str, str]:
             connected = await rpc.consumer_connections(
@@ -151,9 +151,9 @@ class GroupClient:
     async def queues_in_progress(
         self, topic: str, member: str, timeout_s: float
     ) -> Collection[MessageQueue]:
-        """Return the queues of *topic* in which *member* has progress, also from its start on.
+        """Return the queues of *topic* in which *member* has progress.
 
-        It is asked through the broker that lists the members.
+        The request goes through the broker that lists the members.
         """
         return await self._list_keeper(
             topic,

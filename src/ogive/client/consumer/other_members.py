@@ -9,22 +9,21 @@ Behaviour
 - Each other member that the broker knows is asked through that broker, by a
   GET_CONSUMER_RUNNING_INFO whose body names the claimed queues. Our members answer with those that
   they hold or claim. A member whose language the broker does not report is asked like ours.
-- A Java member is asked for its progress instead (INVOKE_BROKER_TO_GET_CONSUMER_STATUS). To report
-  on itself, Java's client reads from the broker how far the group got in each queue in which it has
-  no progress yet. In 5.x it does so on its callback threads, one for each core, which have to run
-  for the answers. Two such requests at a time block a client of two cores: its requests time out,
-  it connects again and again, and its list of members stays old.
-- A Java member that names a queue holds it. It names none in which it has no progress, so it gets
-  hand_over_pause_s for a queue that it does not name.
+- A Java member is asked for its progress instead (INVOKE_BROKER_TO_GET_CONSUMER_STATUS). For its
+  running info, Java's client reads from the broker how far the group got in each queue in which the
+  client has no progress yet. From 5.2 on it waits for that on its callback threads, one for each
+  core, and the answers need these threads, too. Two such requests at a time block a client of two
+  cores: its requests time out, it connects again and again, and its list of members stays old.
+- A Java member holds the queues that it names. It names only queues in which it has progress, so it
+  gets hand_over_pause_s for any other queue.
 - A member that has said once that it has nothing of a queue is not asked again while the claim
   lasts: it would ask us before it takes the queue, and we would say that we claim it.
 - In a large group only the members next to this one in the list are asked: when few members come or
   go, the usual strategies move a queue by few places. A change moves the queues of nearly all
   members. If each asked all, that would be a flood.
-- A member that is not asked, or cannot say it (an old client, or an access rule), gets
-  hand_over_pause_s, too. One that does not answer, or goes on holding the queue, is
-  waited for a little longer than members wait for their own calls; then the queue is taken, with a
-  warning.
+- A member that is not asked, or cannot answer (an old client, or an access rule), gets
+  hand_over_pause_s, too. One that does not answer, or goes on holding the queue, is waited for a
+  little longer than members wait for their own calls; then the queue is taken, with a warning.
 - The dead are in no broker's list: nobody waits for them.
 
 Differs from Java
@@ -118,7 +117,7 @@ def nearest(others: Sequence[str], me: str) -> Sequence[str]:
 class Claim:
     """Claim to one queue.
 
-    *clear* are members that said they do not have it, *mute* those that could not say so.
+    *clear* are members that answered that they do not have it, *mute* those that cannot answer.
     """
 
     since: float
@@ -221,9 +220,9 @@ class Claims:
             await asyncio.wait(asking, timeout=ROUND_S)
 
     async def _learn_languages(self, topic: str, members: Collection[str]) -> bool:
-        """Return True if each of *members* can be asked in the way that its language needs.
+        """Learn the languages of *members*. Return False if the broker does not answer now.
 
-        One that is not listed is about to leave or to be back, and cannot be asked in any way.
+        A member that the broker does not list is leaving or reconnecting, and cannot be asked.
         """
         if self._is_java.keys() >= {*members}:
             return True
