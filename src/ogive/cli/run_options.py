@@ -518,9 +518,9 @@ PROXY: Final = Command(
     "proxy_command:run",
     "serve the official RocketMQ 5 SDKs in front of a cluster of ogive's or Apache's brokers, "
     "until Ctrl-C or SIGTERM",
-    "For a single broker it is not needed: `ogive up` serves the SDKs itself. For a cluster with "
-    "access control give the --credentials of a super user; each client then needs credentials of "
-    "its own.",
+    "A single broker of `ogive up` does not need it, because it serves the SDKs itself. For a "
+    "cluster with access control give the --credentials of a super user; each client then needs "
+    "credentials of its own.",
     parts=(
         titled(
             "addresses",
