@@ -29,8 +29,8 @@ STALLED_S: Final = 15.0
 long.
 """
 MAX_SKEW: Final = timedelta(seconds=5)
-"""Time by which a broker's clock may be behind without a loss at --until. `ogive doctor` warns if it
-is more.
+"""Time by which a broker's clock may be behind without a loss at --until. `ogive doctor` warns if
+it is more.
 """
 
 _FORMAT: Final = re.compile(r"%(?P<letter>.?)|\\(?P<escape>x[0-9A-Fa-f]{2}|.?)", re.DOTALL)
@@ -138,8 +138,8 @@ async def _messages(
     """Yield messages. Without *follow*, yield those that the queues hold now; with *until*, those
     that were stored before it.
 
-    With an end, raise the error of a broker that answers nothing any more: the consumer, which reads
-    ahead, would try again for ever.
+    With an end, raise the error of a broker that answers nothing any more: the consumer, which
+    reads ahead, would try again for ever.
     """
     loop = asyncio.get_running_loop()
     endless = follow and until is None
