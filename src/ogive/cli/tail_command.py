@@ -102,7 +102,7 @@ async def _checked_queues(
     for number in options.queues:
         if number not in known:
             raise InvalidOption(
-                f"--queue {number}: {options.topic} has only {', '.join(map(str, known))}"
+                f"--queue {number}: {options.topic} has {', '.join(map(str, known))}"
             )
     queues = [queue for queue in queues if not options.queues or queue.queue_id in options.queues]
     if options.tag != "*" or options.sql is not None:
