@@ -25,6 +25,7 @@ def exported(name_server: str, *kinds: str) -> str:
     )
 
 
+@pytest.mark.since("5.0.0", what="types of messages")
 def test_an_exported_cluster_is_made_again_on_another(
     broker: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
