@@ -20,7 +20,7 @@ FORMAT_LETTERS: Final = {
     "h": "properties",
     "%": "a percent sign",
 }
-"""What the letters of ``ogive tail --format`` stand for. They are those of kcat."""
+"""Letters of ``ogive tail --format``, those of kcat, and their meanings."""
 
 
 SEND: Final = Command(

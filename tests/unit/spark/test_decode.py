@@ -20,6 +20,7 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
+from ogive.native import native
 from ogive.spark import decode as spark_decode
 from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder, queue_offsets
@@ -461,9 +462,9 @@ print(faults(20))
 def test_the_memory_of_a_batch_is_used_again() -> None:
     """The bodies alone are 435 pages, and each new page costs as much as decoding four rows.
 
-    The decoder in Python itself takes about 300 new pages a batch.
+    The decoder in Python makes objects of each row, in about 300 new pages a batch.
     """
     done = subprocess.run(
         [sys.executable, "-c", PAGES], capture_output=True, text=True, timeout=120, check=True
     )
-    assert int(done.stdout) < 400
+    assert int(done.stdout) < (400 if native is None else 200)
