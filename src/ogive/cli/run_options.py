@@ -117,6 +117,15 @@ def _probes(work: str, more_ports: str = "") -> tuple[Option, ...]:
     )
 
 
+_HOST: Final = option(
+    "--host",
+    type=host,
+    metavar="IP",
+    default="127.0.0.1",
+    help="address to listen on (default: 127.0.0.1)",
+)
+
+
 UP: Final = Command(
     "up",
     "up:run",
@@ -136,13 +145,7 @@ UP: Final = Command(
         ),
         titled(
             "addresses and names",
-            option(
-                "--host",
-                type=host,
-                metavar="IP",
-                default="127.0.0.1",
-                help="address to listen on (default: 127.0.0.1)",
-            ),
+            _HOST,
             option(
                 "--advertised-host",
                 type=host,
@@ -524,13 +527,7 @@ PROXY: Final = Command(
     parts=(
         titled(
             "addresses",
-            option(
-                "--host",
-                type=host,
-                metavar="IP",
-                default="127.0.0.1",
-                help="address to listen on (default: 127.0.0.1)",
-            ),
+            _HOST,
             option(
                 "--grpc-port",
                 type=int,

@@ -24,6 +24,7 @@ The client of a producer, consumer or admin: its own, to start and close, or a s
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -82,16 +83,16 @@ class OnlyAsyncWith:
             self.__enter__()
 
 
-class StartedByWith(OnlyAsyncWith):
+class StartedByWith(OnlyAsyncWith, ABC):
     """Base class of objects that ``async with`` starts and closes."""
 
+    @abstractmethod
     async def start(self) -> object:
         """Begin; called at the start of the block."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """End, however the block is left."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         await self.start()
