@@ -233,6 +233,7 @@ class Scene:
         self.run("topic show", "Orders")
         self.run("dead-letter list", "billing")
         self.run("dead-letter send", "billing", "--all", "--yes")
+        self.run("dead-letter redrive", "billing", "--all", "--again", "--dry-run")
         self.run("dead-letter redrive", "billing", "--all", "--again", "--yes")
         self.run("group create", "audit")
         self.run("group update", "audit", "--max-retries", "3", "--disable")

@@ -64,9 +64,9 @@ async def redrive(options: argparse.Namespace) -> int:
             f"{pluralize(sent_before, 'dead letter')} left out, sent before: --again sends "
             "them once more"
         )
-    if options.dry_run and not options.json:
+    if options.dry_run:
         for letter in letters:
-            print_message(letter, as_json=False, dead_letter=True)
+            print_message(letter, as_json=options.json, dead_letter=True)
     if letters or options.json:
         count = "1 dead letter" if sent == 1 else f"{sent:,} dead letters"
         verb = "would be" if options.dry_run else "was" if sent == 1 else "were"

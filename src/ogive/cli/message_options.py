@@ -299,7 +299,12 @@ DEAD_LETTER: Final = CommandGroup(
                     metavar="N",
                     help="at most N messages a second (default: as fast as the broker stores them)",
                 ),
-                option("--dry-run", action="store_true", help="only show what would be sent"),
+                option(
+                    "--dry-run",
+                    action="store_true",
+                    help="only show what would be sent; with --json as `dead-letter list` does, "
+                    "and the count last",
+                ),
                 YES,
                 *CLUSTER,
                 JSON,
