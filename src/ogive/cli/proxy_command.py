@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import errno
 import logging
 import signal
 import tempfile
@@ -11,8 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ogive.cli import connect, up, up_checks, up_grpc
-from ogive.cli.exits import TryLater
+from ogive.cli import connect, probes, up, up_checks, up_grpc
 from ogive.cli.logs import set_up_logging
 from ogive.cli.options import check_port
 from ogive.cli.service_manager import ServiceManager
@@ -21,8 +19,7 @@ from ogive.errors import ConnectError, InvalidOption, OgiveError
 from ogive.transport.connection import is_loopback
 from ogive.transport.event_loop import new_event_loop
 from ogive.transport.limits import ServerLimits
-from ogive.transport.monitoring import Page, PageServer
-from ogive.transport.prometheus import CONTENT_TYPE
+from ogive.transport.monitoring import Page
 from ogive.transport.tls import TlsConfig
 
 if TYPE_CHECKING:
@@ -88,6 +85,10 @@ async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConf
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, up.hang_up, stop)
     failed: asyncio.Future[OgiveError] = loop.create_future()
+
+    def ready() -> Page:
+        return Page(503, "not ready: stopping\n") if draining.is_set() else Page(200, "ready\n")
+
     async with AsyncExitStack() as running:
         # until everything else has stopped
         running.callback(asyncio.create_task(manager.watch(), name="watchdog").cancel)
@@ -97,16 +98,16 @@ async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConf
         await backend.start()
         folder = running.enter_context(tempfile.TemporaryDirectory(prefix="ogive-proxy-"))
         grpc = up_grpc.GrpcPort(options, tls, folder=Path(folder), host=options.host)
-        pages = await _serve_pages(options, grpc, draining, running)
+        metrics = await probes.serve(options, ready, grpc.metrics, running)
         try:
             await grpc.start(lambda: _methods(backend), ServerLimits(), running)
         except ConnectError as exc:
-            raise _cannot_listen(exc, "--grpc-port") from None
+            raise probes.cannot_listen(exc, "--grpc-port") from None
         if tls is not None:
             up.at_hang_up(lambda: _reload(grpc))
         print(f"ready name-server={backend.client.name_servers}{grpc.says}", flush=True)
-        if pages is not None:
-            print(f"metrics http://{pages.address}/metrics", flush=True)
+        if metrics is not None:
+            print(f"metrics {metrics}", flush=True)
         manager.notify("READY=1")
         await up.until_stopped(stop, failed)
         manager.notify("STOPPING=1")
@@ -126,43 +127,6 @@ def _methods(backend: "ClusterBackend") -> "Mapping[str, Method]":
     from ogive.proxy.service import Service
 
     return Service(backend).methods()
-
-
-async def _serve_pages(
-    options: argparse.Namespace,
-    grpc: up_grpc.GrpcPort,
-    draining: asyncio.Event,
-    running: AsyncExitStack,
-) -> PageServer | None:
-    if options.http_port is None:
-        return None
-
-    def ready() -> Page:
-        return Page(503, "not ready: stopping\n") if draining.is_set() else Page(200, "ready\n")
-
-    server = PageServer(
-        {
-            "/health": lambda: Page(200, "ok\n"),
-            "/ready": ready,
-            "/metrics": lambda: Page(200, grpc.metrics(), CONTENT_TYPE),
-        },
-        host=options.http_host or "127.0.0.1",
-        port=options.http_port,
-    )
-    try:
-        await server.start()
-    except ConnectError as exc:
-        raise _cannot_listen(exc, "--http-port") from None
-    running.push_async_callback(server.stop)
-    return server
-
-
-def _cannot_listen(exc: ConnectError, option: str) -> OgiveError:
-    """Return the error with the option that chooses another port."""
-    cause = exc.__context__
-    in_use = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
-    kind = TryLater if in_use else OgiveError
-    return kind(f"{exc}; {option} chooses another (0: a free one)")
 
 
 async def _reload(grpc: up_grpc.GrpcPort) -> None:

@@ -4,7 +4,6 @@ for probes and Prometheus.
 
 import argparse
 import asyncio
-import errno
 import logging
 import os
 import signal
@@ -17,17 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ogive.cli import probes
 from ogive.cli.connect import client_config
-from ogive.cli.exits import EXIT_STOP_TIMEOUT, TryLater
+from ogive.cli.exits import EXIT_STOP_TIMEOUT
 from ogive.cli.up_checks import check_probes
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push_consumer import PushConsumer, run_until_signal
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener
 from ogive.client.metrics import metrics
-from ogive.errors import ConnectError, InvalidOption, OgiveError
-from ogive.transport.monitoring import Page, PageServer
-from ogive.transport.prometheus import CONTENT_TYPE
+from ogive.errors import InvalidOption
+from ogive.transport.monitoring import Page
 
 log = logging.getLogger(__name__)
 
@@ -96,34 +95,12 @@ async def _work(listeners: Sequence[AnyListener], options: argparse.Namespace) -
     async with AsyncExitStack() as running:
         step_log_level_at_hang_up()
         client = await running.enter_async_context(ClientInstance(settings))
-        if options.http_port is not None:
-            pages = PageServer(
-                {
-                    "/health": lambda: Page(200, "ok\n"),
-                    "/ready": ready,
-                    "/metrics": lambda: Page(200, metrics(), CONTENT_TYPE),
-                },
-                host=options.http_host or "127.0.0.1",
-                port=options.http_port,
-            )
-            await _serve(pages)
-            running.push_async_callback(pages.stop)
+        if (address := await probes.serve(options, ready, metrics, running)) is not None:
+            print(f"metrics {address}", flush=True)
         consumer = PushConsumer(*listeners, config=config, client=client)
         await run_until_signal(
             consumer, started=started, drain=drain, at_once=_limited(stop_limit_s(options))
         )
-
-
-async def _serve(pages: PageServer) -> None:
-    try:
-        await pages.start()
-    except ConnectError as exc:
-        cause = exc.__context__
-        passing = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
-        raise (TryLater if passing else OgiveError)(
-            f"{exc}; --http-port chooses another (0: a free one)"
-        ) from None
-    print(f"metrics http://{pages.address}/metrics", flush=True)
 
 
 def _limited(limit_s: float) -> Callable[[], object]:
