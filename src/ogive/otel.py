@@ -86,8 +86,11 @@ def process(
     if not isinstance(telemetry, _Telemetry) or not messages:
         yield
         return
-    one = (messages,) if isinstance(messages, MessageExt) else messages
-    with telemetry.processing(one, group, {}, one is messages, True):
+    if isinstance(messages, MessageExt):
+        work = telemetry.processing((messages,), group, {}, in_batches=False, inherits=True)
+    else:
+        work = telemetry.processing(messages, group, {}, in_batches=True, inherits=True)
+    with work:
         yield
 
 
@@ -245,7 +248,9 @@ class _Telemetry:
 
         @contextmanager
         def around(call: ListenerCall) -> Iterator[None]:
-            with self.processing(call.messages, call.group, more, in_batches, inherits, call):
+            with self.processing(
+                call.messages, call.group, more, in_batches=in_batches, inherits=inherits, call=call
+            ):
                 yield
 
         return around
@@ -256,6 +261,7 @@ class _Telemetry:
         messages: Sequence[MessageExt],
         group: str | None,
         more: Attributes,
+        *,
         in_batches: bool,
         inherits: bool,
         call: ListenerCall | None = None,
