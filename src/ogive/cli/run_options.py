@@ -180,8 +180,8 @@ UP: Final = Command(
                 "--grpc-port",
                 type=int,
                 metavar="PORT",
-                help="for the official SDKs of RocketMQ 5, with and without TLS; 0 takes a free "
-                "port (default: 8081, and none if that is in use)",
+                help="for the official SDKs of RocketMQ 5, with and without TLS unless --tls-cert "
+                "is given; 0 takes a free port (default: 8081, and none if that is in use)",
             ),
             option(
                 "--grpc-advertised",
