@@ -1,10 +1,12 @@
-"""Apache's client for POP, 5.5.0, on our broker: what Apache's own tests of POP look at.
+"""RMQPopClient of rocketmq-test 5.5.0 on our broker: what Apache's own tests of POP check.
 
-It is the client that Apache's proxy uses. The names of Apache's tests stand in the docstrings. Its
-push consumer, of which PopSubCheckIT and PopConsumerRetryIT are, is in test_popping_on_ogive.py.
+The names of Apache's tests are in the docstrings. Those of its push consumer, PopSubCheckIT and
+PopConsumerRetryIT, are in test_popping_on_ogive.py.
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +16,19 @@ from ogive.testing import Broker
 from tests.interop import apache
 
 QUEUES = 4
+COMPRESSED = 1
+"""Bit of the sysFlag of a message whose body is compressed."""
 
 
 class PopClient:
     """One group on one topic."""
 
-    def __init__(self, broker: Broker, topic: str, group: str) -> None:
+    def __init__(
+        self, broker: Broker, topic: str, group: str, broker_name: str = "broker-a"
+    ) -> None:
         self.name_server, self.topic, self.group = broker.name_server, topic, group
         self._options: dict[str, Any] = {
-            "address": broker.address, "brokerName": "broker-a", "topic": topic, "group": group,
+            "address": broker.address, "brokerName": broker_name, "topic": topic, "group": group,
         }  # fmt: skip
 
     def call(self, request: str, **options: Any) -> list[dict[str, Any]]:
@@ -117,6 +123,17 @@ def test_large_messages_come_whole_and_come_again_whole(client: PopClient) -> No
     assert client.pop(poll=0) == []
 
 
+def test_a_compressed_body_comes_again_as_it_was_sent(client: PopClient) -> None:
+    """PopBigMessageIT: a client that does not decompress gets the same bytes at each delivery."""
+    client.send(1, size=1024 * 1024)
+    (first,) = client.pop(invisible=1_000, decompress="false")
+    (again,) = client.pop(decompress="false")
+    assert again["reconsumeTimes"] == 1
+    assert first["sysFlag"] & again["sysFlag"] & COMPRESSED
+    assert (again["size"], again["text"]) == (first["size"], first["text"])
+    assert first["size"] < 1024 * 1024
+
+
 def test_a_notification_says_whether_there_is_a_message(client: PopClient) -> None:
     """NotificationIT, in order as well: a queue whose batch is out has none."""
     assert not client.has_message(poll=100)
@@ -128,6 +145,19 @@ def test_a_notification_says_whether_there_is_a_message(client: PopClient) -> No
     assert not client.has_message(poll=100)
     client.send(1, first=1)
     assert client.has_message(order="true")
+
+
+def test_notifications_in_order_know_the_attempt(client: PopClient) -> None:
+    """NotificationIT: of two that wait, both say yes to one message, as the second is of the
+    attempt that holds the batch; another attempt is told no.
+    """
+    with ThreadPoolExecutor(1) as threads, ogive.Producer(client.name_server) as producer:
+        waiting = threads.submit(client.call, "notify", order="true", attempt="a", count=2)
+        producer.send(client.topic, b"one")
+        assert [line["hasMessage"] for line in waiting.result()] == [True, True]
+    assert texts(client.pop(order="true", attempt="a", max=1)) == ["one"]
+    assert client.has_message(order="true", attempt="a")
+    assert not client.has_message(order="true", attempt="b", poll=500)
 
 
 def test_a_change_gives_a_handle_that_can_be_acknowledged(client: PopClient) -> None:
@@ -143,15 +173,28 @@ def test_a_change_gives_a_handle_that_can_be_acknowledged(client: PopClient) -> 
     assert client.pop(poll=0) == []
 
 
-def test_a_message_is_forwarded_to_the_dead_letters(client: PopClient) -> None:
-    """PopMessageAndForwardingIT: sent back with delay level -1, then acknowledged."""
-    client.send(1)
-    (message,) = client.pop(forward="true")
-    client.ack(message)
-    assert client.pop(poll=0) == []
-    admin = apache.admin(client.name_server, f"topicStatus -t %DLQ%{client.group}")
-    ends = apache.table(admin[0])
-    assert sum(int(row["Max Offset"]) for row in ends) == 1
+def test_a_forwarded_message_gets_a_handle_of_its_new_broker(
+    ogive_broker: Broker, topic: str, group: str, tmp_path: Path
+) -> None:
+    """PopMessageAndForwardingIT: the handle that it has from the first broker does not stay."""
+    options = ("--broker-name", "broker-b", "--name-servers", ogive_broker.name_server)
+    with Broker(data=tmp_path, options=options) as other:
+        with ogive.Admin(ogive_broker.name_server) as admin:
+            admin.create_topic(topic, queues=QUEUES)
+        first = PopClient(ogive_broker, topic, group)
+        second = PopClient(other, topic, group, "broker-b")
+        with ogive.Producer(ogive_broker.name_server) as producer:
+            producer.send(
+                ogive.Message(topic, b"one"), queue=ogive.MessageQueue(topic, "broker-a", 0)
+            )
+        (message,) = first.pop(forwardTo="broker-b", nameServer=ogive_broker.name_server)
+        (forwarded,) = second.pop()
+        assert forwarded["id"] == message["id"]
+        assert message["handle"].split()[5] == "broker-a"
+        assert forwarded["handle"].split()[5] == "broker-b"
+        for client, each in ((first, message), (second, forwarded)):
+            client.ack(each)
+            assert client.pop(poll=0) == []
 
 
 @pytest.mark.parametrize("order", ["false", "true"])

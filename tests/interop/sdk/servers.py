@@ -1,4 +1,6 @@
-"""A broker with a gRPC endpoint for the SDKs: ogive's, or Apache's proxy 5.5.0 in local mode."""
+"""A broker with a gRPC endpoint for the SDKs: ogive's, or Apache's proxy 5.5.0, in local mode or
+before ogive's broker.
+"""
 
 import asyncio
 import json
@@ -12,7 +14,7 @@ from ogive.client import rpc
 from ogive.testing import Broker
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
-from tests.interop.apache import Apache
+from tests.interop.apache import NAME_SERVER_JVM, Apache
 from tests.peers import APACHES_CHECKS, OUR_CHECKS, Flavour, RunningBroker
 from tests.processes import free_port
 
@@ -55,6 +57,37 @@ class ApacheProxy(Apache):
                 in (self.directory / "proxy.out").read_bytes()
             )
         return Apache._says_it_started(self, name)
+
+
+@dataclass(slots=True)
+class ApacheClusterProxy(Apache):
+    """Apache's proxy in cluster mode, before the brokers of *name_server*."""
+
+    with_broker: bool = field(default=False, init=False)
+    grpc_port: int = field(default_factory=free_port, init=False)
+    _remoting_port: int = field(default_factory=free_port, init=False)
+
+    def start(self) -> None:
+        proxy = self.directory / "rmq-proxy.json"
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "grpcServerPort": self.grpc_port,
+            "remotingListenPort": self._remoting_port,
+            "namesrvAddr": self.name_server,
+            # the proxy acknowledges by BATCH_ACK_MESSAGE as well
+            "enableBatchAck": True,
+        }
+        proxy.write_text(json.dumps(settings))
+        self._broker_process = self._spawn(
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            "proxy",
+            ["-pm", "CLUSTER", "-pc", str(proxy), "-n", self.name_server],
+            NAME_SERVER_JVM,
+            lambda: b"rocketmq-proxy startup successfully" in self._printed().read_bytes(),
+        )
+
+    def _printed(self) -> Path:
+        return self.directory / "proxy.out"
 
 
 @dataclass(frozen=True, slots=True)
