@@ -125,10 +125,9 @@ def _given_up_at_once(stop: Stop) -> Iterator[None]:
     Nothing is raised in the middle of PySpark, which would log it and continue to talk to Java.
     """
     java = Launch()
-    logged = logging.root.manager.disable
 
     def give_up() -> None:
-        # Py4J and PySpark would tell of the Java that is gone, with stacks
+        # Py4J and PySpark would tell of the Java that is gone, with stacks; Stop undoes it
         logging.disable()
         warnings.simplefilter("ignore")
         java.end()
@@ -139,8 +138,6 @@ def _given_up_at_once(stop: Stop) -> Iterator[None]:
     except Exception:
         if not stop.asked:
             raise
-    finally:
-        logging.disable(logged)
     if stop.asked:
         java.end()
         raise KeyboardInterrupt
