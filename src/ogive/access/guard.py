@@ -176,7 +176,7 @@ class Guard:
         if found is None or found[0].status != ENABLED:
             return False
         return found[0].user_type == SUPER or self._is_allowed(
-            username, _host(remote_address), need
+            found[0].username, _host(remote_address), need
         )
 
     def _user(self, command: RemotingCommand) -> User:

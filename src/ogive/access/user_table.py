@@ -91,10 +91,30 @@ class AccessTable:
         return self._acls
 
     def find(self, name: str) -> tuple[User, Credentials] | None:
+        """Return the user of an access key, and what its requests are signed with.
+
+        ``SUPER:USER`` is a user on whose behalf a super user signs, see on_behalf().
+        """
         if name == self.internal.access_key:
             return _INTERNAL, self.internal
         user = self._users.get(name)
-        return None if user is None else (user, self._credentials[name])
+        if user is not None:
+            return user, self._credentials[name]
+        signer, _, other = name.partition(":")
+        user, signing = self._users.get(other), self._users.get(signer)
+        if user is None or signing is None or signing.user_type != SUPER:
+            return None
+        if signing.status != ENABLED:
+            return None
+        return user, on_behalf(self._credentials[signer], other)
+
+    def has_signed(self, name: str, text: str, signature: str) -> bool:
+        """Return True if *signature*, in hex, is that of an enabled user over *text*."""
+        user = self._users.get(name)
+        # as much work for an unknown user as for a wrong signature
+        credentials = self.internal if user is None else self._credentials[name]
+        is_right = credentials.has_signed_text(text, signature)
+        return is_right and user is not None and user.status == ENABLED
 
     def is_super(self, name: str) -> bool:
         return name in self._users and self._users[name].user_type == SUPER
@@ -103,13 +123,15 @@ class AccessTable:
     def has_super_user(self) -> bool:
         return _has_super_user(self._users)
 
-    def mirror(self, users: Iterable[User], acls: Iterable[Acl]) -> None:
-        """Replace all users and rules in memory by those that a broker listed. Leave out users
-        without a password.
+    def mirror(self, users: Iterable[User], acls: Iterable[Acl], reader: Credentials) -> None:
+        """Replace all users and rules in memory by those that a broker listed for *reader*, who
+        signs on behalf of users whose passwords are not listed.
         """
-        self._users = {user.username: user for user in users if user.password}
+        self._users = {user.username: user for user in users}
         self._acls = {acl.subject: acl for acl in acls}
-        self._credentials = _credentials(self._users)
+        unlisted = {name: on_behalf(reader, name) for name in self._users}
+        own = {reader.access_key: reader}
+        self._credentials = unlisted | _credentials(self._users) | own
         self.version += 1
 
     # --- users ------------------------------------------------------------------------------------
@@ -224,6 +246,13 @@ class AccessTable:
                     raise StoreError(f"could not save users and policies: {reason(exc)}") from exc
             self._users, self._acls, self._credentials = users, acls, _credentials(users)
             self.version += 1
+
+
+def on_behalf(signer: Credentials, user: str) -> Credentials:
+    """Return the credentials with which super user *signer* sends requests that are carried out
+    with the rights of *user*. No user's name has a colon.
+    """
+    return Credentials(access_key=f"{signer.access_key}:{user}", secret_key=signer.secret_key)
 
 
 def _open(directory: Path, fs: Fs) -> JsonTable:

@@ -16,7 +16,6 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header
 from ogive.wire.headers.pop import PopMessageRequest
 from ogive.wire.pop import PopHandle
-from ogive.wire.signing import Credentials
 
 OnRequest = Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]]
 """Callback for a request that a broker sends to the client, with the answer."""
@@ -123,8 +122,8 @@ class Backend(Protocol):
     def guarded(self) -> bool:
         """Return True if clients need credentials."""
 
-    def credentials(self, user: str) -> Credentials | None:
-        """Return those of an enabled user."""
+    async def has_signed(self, user: str, text: str, signature: str) -> bool:
+        """Return True if *signature*, in hex, is that of an enabled user over *text*."""
 
     def refused(self, user: str, address: str, reason: str) -> None:
         """Record that a client was not let in."""

@@ -8,6 +8,8 @@ Behaviour
   remoting client: they list it, ask it about transactions, and forget it when it disconnects.
 - With credentials every client is a user of the cluster. Users and rules are read from a broker.
   Each request is signed with the credentials of the client's user, and the brokers check it, too.
+- ogive's brokers list no passwords: they compare the signatures of clients themselves, and the
+  super user of the proxy signs on behalf of the client's user.
 - Messages that a broker delivers to a cancelled receive become visible again.
 
 Differs from Apache's proxy
@@ -17,7 +19,7 @@ Differs from Apache's proxy
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
@@ -71,23 +73,22 @@ ANSWER_S: Final = 10.0
 """Limit for a client's answer to a question; Apache's brokers wait as long."""
 MAX_LATE: Final = 1024
 """Limit of cancelled receives of one client that still wait: brokers cannot end them early."""
-NO_PASSWORDS: Final = (
-    "the brokers keep the passwords of their users to themselves (ogive's always do), so the proxy "
-    "cannot check signatures: let clients use the gRPC port of the brokers (`ogive up`)"
-)
+MAX_SIGNED: Final = 512
+"""Limit for the user, the text and the signature that a broker is asked about, in characters."""
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class Recent(Generic[T]):
-    """Cache of answers of the cluster by name. Concurrent callers share one request."""
+class Recent(Generic[K, T]):
+    """Cache of answers of the cluster. Concurrent callers share one request."""
 
-    def __init__(self, ask: Callable[[str], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, ask: Callable[[K], Coroutine[Any, Any, T]]) -> None:
         self._ask = ask
         # the newest last, each with the time of its request
-        self._answers: dict[str, tuple[float, asyncio.Task[T]]] = {}
+        self._answers: dict[K, tuple[float, asyncio.Task[T]]] = {}
 
-    async def get(self, name: str) -> T:
+    async def get(self, name: K) -> T:
         """Return an answer that is at most RECENT_S old. Raises OgiveError."""
         now = asyncio.get_running_loop().time()
         asked_at, task = self._answers.get(name, (0.0, None))
@@ -95,7 +96,7 @@ class Recent(Generic[T]):
             self._answers.pop(name, None)
             if len(self._answers) >= MAX_RECENT:
                 del self._answers[next(iter(self._answers))]
-            task = asyncio.create_task(self._ask(name), name=f"ask about {name}")
+            task = asyncio.create_task(self._ask(name), name="ask the cluster")
             # all callers may have been cancelled; marks the exception as retrieved
             task.add_done_callback(_has_failed)
             self._answers[name] = now, task
@@ -236,9 +237,11 @@ class ClusterBackend:
         self._ssl = tls_context(config.ssl)
         self._links: set[ClusterLink] = set()
         self._leaving: set[asyncio.Task[None]] = set()
-        self._masters: Recent[Mapping[str, str]] = Recent(self._read_masters)
+        self._masters: Recent[str, Mapping[str, str]] = Recent(self._read_masters)
         self._types = Recent(self._read_type)
         self._groups = Recent(self._read_group)
+        self._signed = Recent(self._ask_signed)
+        self._passwords_listed = True
         self._doubted_at: dict[str, float] = {}
         self._guard = (
             None
@@ -273,18 +276,37 @@ class ClusterBackend:
         """
         assert self._guard is not None
         self._guard.table.refusals.tell()
+        assert self._config.credentials is not None
         users = await self._of_any_broker(rpc.list_users)
-        if not any(user.password for user in users):
-            raise InvalidOption(NO_PASSWORDS if users else "the cluster has no users")
-        self._guard.table.mirror(users, await self._of_any_broker(rpc.list_acls))
+        if not users:
+            raise InvalidOption("the cluster has no users")
+        self._passwords_listed = all(user.password for user in users)
+        reader = self._config.credentials
+        self._guard.table.mirror(users, await self._of_any_broker(rpc.list_acls), reader)
+        if not self._passwords_listed and not self._guard.table.is_super(reader.access_key):
+            raise InvalidOption(
+                f"user {reader.access_key} is no super user: --credentials must be a super user's, "
+                "because the brokers list no passwords, and only super users sign for others"
+            )
 
     @property
     def guarded(self) -> bool:
         return self._guard is not None
 
-    def credentials(self, user: str) -> Credentials | None:
-        found = None if self._guard is None else self._guard.table.find(user)
-        return found[1] if found is not None and found[0].status == ENABLED else None
+    async def has_signed(self, user: str, text: str, signature: str) -> bool:
+        if self._guard is None:
+            return False
+        if self._passwords_listed:
+            return self._guard.table.has_signed(user, text, signature)
+        if len(user) + len(text) + len(signature) > MAX_SIGNED:
+            return False
+        return await self._signed.get((user, text, signature))
+
+    async def _ask_signed(self, call: tuple[str, str, str]) -> bool:
+        user, text, signature = call
+        return await self._of_any_broker(
+            lambda pool, address: rpc.has_signed(pool, address, user, text, signature)
+        )
 
     def signature_of(self, client: ClientIdentity) -> Credentials | None:
         """Return the credentials that sign a client's requests, None without access control.
@@ -292,10 +314,10 @@ class ClusterBackend:
         """
         if self._guard is None:
             return None
-        found = self.credentials(client.user)
-        if found is None:
+        found = self._guard.table.find(client.user)
+        if found is None or found[0].status != ENABLED:
             raise AccessRefused(NOBODY_KNOWN)
-        return found
+        return found[1]
 
     def check(self, client: ClientIdentity, header: Header) -> None:
         """Raise AccessRefused if the client may not send a request with *header*."""

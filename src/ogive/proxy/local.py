@@ -11,14 +11,13 @@ from ogive.client.rpc import PopAnswer
 from ogive.errors import ConnectError, ConnectionLost, OgiveError, RequestTimeout
 from ogive.proxy.backend import Ack, ClientIdentity, LatePops, OnNotice, OnRequest
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.acls import ENABLED
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.routes import QueueData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand, decode_command
 from ogive.wire.headers.codec import Header
 from ogive.wire.headers.pop import PopMessageRequest
-from ogive.wire.signing import ACCESS_KEY, Credentials
+from ogive.wire.signing import ACCESS_KEY
 
 
 class LocalConnection(Connection):
@@ -180,10 +179,9 @@ class LocalBackend:
     def guarded(self) -> bool:
         return self._broker.context.guard is not None
 
-    def credentials(self, user: str) -> Credentials | None:
+    async def has_signed(self, user: str, text: str, signature: str) -> bool:
         guard = self._broker.context.guard
-        found = None if guard is None else guard.table.find(user)
-        return found[1] if found is not None and found[0].status == ENABLED else None
+        return guard is not None and guard.table.has_signed(user, text, signature)
 
     def refused(self, user: str, address: str, reason: str) -> None:
         guard = self._broker.context.guard

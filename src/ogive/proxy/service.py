@@ -100,7 +100,7 @@ class Service:
     ) -> Resp:
         """Serve one call. An error becomes the status of its response."""
         try:
-            return await handle(self.sessions.of(call), request)
+            return await handle(await self.sessions.of(call), request)
         except OgiveError as exc:
             return response(status=status_of(exc))
 
@@ -108,7 +108,7 @@ class Service:
         self, request: pb.ReceiveMessageRequest, call: CallContext
     ) -> AsyncIterator[pb.ReceiveMessageResponse]:
         try:
-            session = self.sessions.of(call)
+            session = await self.sessions.of(call)
         except OgiveError as exc:
             yield pb.ReceiveMessageResponse(status=status_of(exc))
             return
@@ -202,8 +202,8 @@ class Service:
         self, requests: AsyncIterator[pb.TelemetryCommand], call: CallContext
     ) -> AsyncIterator[pb.TelemetryCommand]:
         try:
-            session = self.sessions.of(call)
-        except Illegal as exc:
+            session = await self.sessions.of(call)
+        except OgiveError as exc:
             raise _stream_error(exc) from None
         stream = session.stream = Stream()
         reading = asyncio.create_task(

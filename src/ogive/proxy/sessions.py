@@ -13,11 +13,9 @@ Differs from Apache's proxy: running info without stacks is answered, with what 
 """
 
 import asyncio
-import hmac
 import itertools
 import logging
 import re
-import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Any, Final
@@ -334,9 +332,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def of(self, call: CallContext) -> Session:
-        """Return the session of a call. Raises Illegal if it is not let in."""
-        user = self._authenticate(call)
+    async def of(self, call: CallContext) -> Session:
+        """Return the session of a call. Raises Illegal if it is not let in, and OgiveError if the
+        brokers cannot be asked.
+        """
+        user = await self._authenticate(call)
         client_id = call.metadata.get("x-mq-client-id", "").strip()
         if not client_id:
             raise Illegal(pb.CLIENT_ID_REQUIRED, "the call has no client id (x-mq-client-id)")
@@ -360,7 +360,7 @@ class Sessions:
         session.close()
         self._sessions.pop((session.client.client_id, session.client.user), None)
 
-    def _authenticate(self, call: CallContext) -> str:
+    async def _authenticate(self, call: CallContext) -> str:
         """Return the user of a call, empty without access control. Raises Illegal."""
         if not self._backend.guarded:
             return ""
@@ -370,12 +370,8 @@ class Sessions:
             self._backend.refused("", address, NO_CREDENTIALS)
             raise Illegal(pb.UNAUTHORIZED, NO_CREDENTIALS)
         user, signature = given.groups()
-        credentials = self._backend.credentials(user)
-        # as much work for an unknown user as for a wrong signature
-        key = secrets.token_hex() if credentials is None else credentials.secret_key
         text = call.metadata.get("x-mq-date-time", "")
-        made = hmac.new(key.encode(), text.encode(), "sha1").hexdigest()
-        if not hmac.compare_digest(made, signature.lower()) or credentials is None:
+        if not await self._backend.has_signed(user, text, signature):
             self._backend.refused(user, address, "unknown user, or wrong signature, of a gRPC call")
             raise Illegal(pb.UNAUTHORIZED, NOBODY_KNOWN)
         return user

@@ -106,6 +106,11 @@ class Credentials:
         """
         return hmac.compare_digest(self._signature(values, body), signature.encode())
 
+    def has_signed_text(self, text: str, signature: str) -> bool:
+        """Return True if *signature*, in hex, is this user's over *text*: that of a gRPC call."""
+        made = base64.b64decode(self._signature(text.encode(), b"")).hex()
+        return hmac.compare_digest(made.encode(), signature.lower().encode())
+
 
 def signed_values(fields: Mapping[str, str], version: int) -> bytes:
     """Return the values that the signature of a request with these fields covers.

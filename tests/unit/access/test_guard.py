@@ -5,7 +5,7 @@ import pytest
 from ogive.access.guard import NOBODY_KNOWN, Guard, advice
 from ogive.access.permissions import SUPER_ONLY
 from ogive.access.policy import AccessRefused, Need
-from ogive.access.user_table import AccessTable
+from ogive.access.user_table import AccessTable, on_behalf
 from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
 from ogive.wire.command import RemotingCommand
 from ogive.wire.signing import Credentials
@@ -46,6 +46,25 @@ def test_a_signed_request_of_a_user_who_may_passes(guard: Guard) -> None:
     guard.check(send(ROOT, "anything"), HERE)
     guard.check(send(guard.table.internal, "anything"), HERE)
     assert guard.table.refusals.count == 0
+
+
+async def test_a_super_user_signs_on_behalf_of_a_user_and_gets_only_their_rights(
+    guard: Guard,
+) -> None:
+    as_alice = on_behalf(ROOT, "alice")
+    guard.check(send(as_alice), HERE)
+    assert guard.may(as_alice.access_key, HERE, Need("Topic", "T", ("Pub",)))
+    with pytest.raises(AccessRefused, match="User:alice has no permission"):
+        guard.check(send(as_alice, "U"), HERE)
+    assert not guard.may(as_alice.access_key, HERE, Need("Topic", "U", ("Pub",)))
+    for other in (on_behalf(ALICE, "root"), on_behalf(ALICE, "alice"), on_behalf(ROOT, "nobody")):
+        with pytest.raises(AccessRefused, match=NOBODY_KNOWN):
+            guard.check(send(other), HERE)
+    second = User(username="second", password="second-secret", user_type="Super")
+    await guard.table.create_user(second)
+    await guard.table.update_user(User(username="root", status="disable"))
+    with pytest.raises(AccessRefused, match=NOBODY_KNOWN):
+        guard.check(send(as_alice), HERE)
 
 
 def changed(command: RemotingCommand, **fields: str) -> RemotingCommand:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ogive.access.guard import NOBODY_KNOWN
-from ogive.access.user_table import AccessTable
+from ogive.access.user_table import AccessTable, on_behalf
 from ogive.broker import Broker, BrokerConfig
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig
@@ -174,11 +174,26 @@ def signed(kind: str, body: bytes = BODY) -> tuple[dict[str, str], bytes]:
             return USERS["root"].sign(FIELDS, body) | {"topic": "T2"}, body
         case "another's name":
             return USERS["plain"].sign(FIELDS, body) | {"AccessKey": "root"}, body
+        case "on behalf of root":
+            return on_behalf(USERS["plain"], "root").sign(FIELDS, body), body
+        case "on behalf of nobody":
+            return on_behalf(USERS["root"], "nobody").sign(FIELDS, body), body
+        case "on behalf of plain":
+            return on_behalf(USERS["root"], "plain").sign(FIELDS, body), body
         case user:
             return USERS[user].sign(FIELDS, body), body
 
 
-NOBODY = ("none", "wrong key", "wrong signature", "changed body", "changed field", "another's name")
+NOBODY = (
+    "none",
+    "wrong key",
+    "wrong signature",
+    "changed body",
+    "changed field",
+    "another's name",
+    "on behalf of root",
+    "on behalf of nobody",
+)
 
 
 async def ask(address: str, kind: str, codes: list[int]) -> dict[int, RemotingCommand]:
@@ -224,7 +239,8 @@ async def test_nothing_is_open_that_the_table_does_not_open(
     texts: list[str] = []
     with figures("T39", nightly=codes.startswith("0")) as line:
         for address, kind in itertools.product(
-            (servers.broker.address, servers.name_server.address), (*NOBODY, "plain", "other")
+            (servers.broker.address, servers.name_server.address),
+            (*NOBODY, "plain", "on behalf of plain", "other"),
         ):
             answers = await ask(address, kind, all_codes)
             passed = {

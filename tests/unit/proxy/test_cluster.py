@@ -351,21 +351,55 @@ async def users(name_server: NameServer, start_broker: StartBroker) -> AccessTab
     return table
 
 
-async def test_users_without_passwords_cannot_be_let_in(
+@pytest.fixture(params=["passwords listed", "passwords kept"])
+def passwords(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers list users with passwords, as Apache's do, or keep these to themselves."""
+    if request.param == "passwords listed":
+        to_json = User.to_json
+        monkeypatch.setattr(User, "to_json", lambda user, **_: to_json(user, with_password=True))
+
+
+async def test_only_a_super_user_signs_for_others(
     users: AccessTable, start_proxy: StartProxy
 ) -> None:
-    with pytest.raises(InvalidOption, match="keep the passwords"):
-        await start_proxy(ROOT)
+    reading = {"resource": "Cluster:*", "actions": ["Get", "List"], "decision": "Allow"}
+    policy = Policy(entries=(PolicyEntry.from_json(reading),))
+    await users.put_acl(Acl(subject="User:sender", policies=(policy,)))
+    with pytest.raises(InvalidOption, match="sender is no super user"):
+        await start_proxy(Credentials(access_key="sender", secret_key="sender secret"))
 
 
-@pytest.fixture
-def passwords_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers list users with passwords, as Apache's do."""
-    to_json = User.to_json
-    monkeypatch.setattr(User, "to_json", lambda user, **_: to_json(user, with_password=True))
+async def test_what_a_user_signed_is_asked_about_once(
+    users: AccessTable, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    has_signed = AccessTable.has_signed
+
+    def count(table: AccessTable, name: str, text: str, signature: str) -> bool:
+        asked.append(name)
+        return has_signed(table, name, text, signature)
+
+    monkeypatch.setattr(AccessTable, "has_signed", count)
+    sender = Sdk(await start_proxy(ROOT), user=("sender", "sender secret"))
+    assert [(await sender.send(message("T"))).status.code for _ in range(3)] == [pb.OK] * 3
+    assert asked.count("sender") == 1
+    long = Sdk(sender.methods, user=("x" * cluster.MAX_SIGNED, "secret"))
+    assert (await long.send(message("T"))).status.code == pb.UNAUTHORIZED
+    assert set(asked) == {"root", "sender"}
 
 
-@pytest.mark.usefixtures("passwords_listed")
+async def test_a_user_who_is_disabled_or_deleted_is_let_in_no_more(
+    users: AccessTable, start_proxy: StartProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "RECENT_S", 0.02)
+    sender = Sdk(await start_proxy(ROOT), user=("sender", "sender secret"))
+    assert (await sender.send(message("T"))).status.code == pb.OK
+    await users.update_user(User(username="sender", status="disable"))
+    async with asyncio.timeout(60):
+        while (await sender.send(message("T"))).status.code == pb.OK:
+            await asyncio.sleep(0.02)
+
+
 async def test_refusals_that_repeat_are_counted_in_the_log(
     users: AccessTable,
     start_proxy: StartProxy,
@@ -381,7 +415,7 @@ async def test_refusals_that_repeat_are_counted_in_the_log(
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.usefixtures("passwords_listed")
+@pytest.mark.usefixtures("passwords")
 async def test_users_are_the_clusters(users: AccessTable, start_proxy: StartProxy) -> None:
     methods = await start_proxy(ROOT)
     sender = Sdk(methods, user=("sender", "sender secret"))

@@ -6,7 +6,8 @@ Behaviour
 - Commands of mqadmin (createUser, updateAcl, ...) and of `ogive user` and `ogive acl` end here. A
   change is on stable storage before it is answered, and counts for this broker and for the name
   server beside it at once.
-- Asking for something unknown succeeds, without a body.
+- Asking for something unknown succeeds, without a body; so does a question for a user with a text
+  that the user did not sign.
 
 Differs from Java
 - A password is never answered (CVE-2024-23321); mqadmin prints "null" where Java's broker sends it
@@ -88,7 +89,12 @@ def show_user(
 ) -> RemotingCommand:
     if not header.username.strip():
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The username is blank")
-    user = _table(ctx).users.get(header.username)
+    table, text = _table(ctx), header.signed_text
+    user = table.users.get(header.username)
+    if text is not None and not table.has_signed(
+        header.username, text, header.text_signature or ""
+    ):
+        user = None
     return success(body=b"" if user is None else dumps(user.to_json(with_password=False)))
 
 

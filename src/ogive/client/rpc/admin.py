@@ -22,6 +22,7 @@ from ogive.wire.headers.admin import (
     GetBrokerRuntimeInfoRequest,
     GetTopicConfigRequest,
     GetTopicStatsRequest,
+    GetUserRequest,
     ListAclsRequest,
     ListUsersRequest,
     QueryTopicConsumeByWhoRequest,
@@ -174,6 +175,22 @@ async def list_users(
 ) -> list[User]:
     reply = await ask(pool, address, ListUsersRequest(), timeout_s)
     return users_loads(reply.body) if reply.body else []
+
+
+async def has_signed(
+    pool: ConnectionPool,
+    address: str,
+    user: str,
+    text: str,
+    signature: str,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> bool:
+    """Return True if *signature*, in hex, is that of an enabled user over *text*. Only ogive's
+    brokers compare it.
+    """
+    header = GetUserRequest(username=user, signed_text=text, text_signature=signature)
+    return bool((await ask(pool, address, header, timeout_s)).body)
 
 
 async def update_acl(

@@ -159,10 +159,16 @@ class DeleteUserRequest(Header):
 
 
 class GetUserRequest(Header):
-    """AUTH_GET_USER (3004)."""
+    """AUTH_GET_USER (3004).
+
+    With *signed_text* and *text_signature*, which only ogive's brokers know, it asks for the user
+    only if the signature, in hex, is the user's: a proxy checks its clients so.
+    """
 
     code = RequestCode.AUTH_GET_USER
     username: str
+    signed_text: str | None = None
+    text_signature: str | None = None
 
 
 class ListUsersRequest(Header):

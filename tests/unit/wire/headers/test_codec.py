@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.headers.admin import GetUserRequest, ListUsersRequest
+from ogive.wire.headers.admin import DeleteUserRequest, ListUsersRequest
 from ogive.wire.headers.codec import Header, decode_header, encode_header, wire
 
 
@@ -44,13 +44,13 @@ def test_decoding_may_make_the_first_one() -> None:
 
 
 def test_headers_are_frozen_records_that_compare_by_value() -> None:
-    header = GetUserRequest(username="amy")
+    header = DeleteUserRequest(username="amy")
     with pytest.raises(dataclasses.FrozenInstanceError):
         header.username = "ben"  # type: ignore[misc]
-    assert header == GetUserRequest(username="amy") != GetUserRequest(username="ben")
-    assert hash(header) == hash(GetUserRequest(username="amy"))
-    assert repr(header) == "GetUserRequest(username='amy')"
-    assert dataclasses.replace(header, username="ben") == GetUserRequest(username="ben")
+    assert header == DeleteUserRequest(username="amy") != DeleteUserRequest(username="ben")
+    assert hash(header) == hash(DeleteUserRequest(username="amy"))
+    assert repr(header) == "DeleteUserRequest(username='amy')"
+    assert dataclasses.replace(header, username="ben") == DeleteUserRequest(username="ben")
     assert copy.copy(header) == header
 
 
@@ -82,7 +82,7 @@ def test_a_header_that_derives_from_another_has_its_fields_whichever_is_made_fir
 def test_a_header_that_derives_from_another_can_have_no_fields_of_its_own() -> None:
     with pytest.raises(TypeError, match="Second"):
 
-        class Second(GetUserRequest):
+        class Second(DeleteUserRequest):
             topic: str
 
 
