@@ -26,9 +26,10 @@ from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.instrumentation import SendEnd, instrumentation
 from ogive.client.request import Requester
 from ogive.client.sending.handle import SendHandle
+from ogive.client.sending.inboxes import NoRoom
 from ogive.client.sending.message_builder import MessageBuilder
 from ogive.client.sending.pending import PendingSend
-from ogive.client.sending.publisher import NoRoom, Publisher
+from ogive.client.sending.publisher import Publisher
 from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.errors import IllegalStateError, InvalidOption
@@ -265,7 +266,7 @@ class Producer(StartedByWith, Generic[B]):
             and self.builder.serializer is None
         ):
             try:
-                handle = publisher.offer(
+                handle = publisher.inboxes.offer(
                     topic,
                     body,
                     tag,

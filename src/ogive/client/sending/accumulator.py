@@ -31,8 +31,10 @@ from ogive.client.ids import UniqueKeys
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.destinations import targets_on
 from ogive.client.sending.in_flight import DeadlineWatch
+from ogive.client.sending.inboxes import Inboxes
 from ogive.client.sending.message_builder import with_unique_key
 from ogive.client.sending.pending import (
+    BATCH_PROPERTIES,
     Answer,
     Lane,
     PendingSend,
@@ -51,7 +53,6 @@ from ogive.wire.message import encode_batch
 from ogive.wire.sends import SendEncoder, read_answer, split_result
 
 MAX_RUN: Final = 256
-BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
 
 def seal(
@@ -187,13 +188,19 @@ class OrderedQueue(Pump):
     """
 
     def __init__(
-        self, target: Target, config: ProducerConfig, connector: Connector, publisher: Publishing
+        self,
+        target: Target,
+        config: ProducerConfig,
+        connector: Connector,
+        publisher: Publishing,
+        inboxes: Inboxes,
     ) -> None:
         super().__init__(target.queue.topic)
         self._target = target
         self._config = config
         self._connector = connector
         self._publisher = publisher
+        self._inboxes = inboxes
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[PendingSend] = deque()
         # on its way
@@ -215,7 +222,7 @@ class OrderedQueue(Pump):
     def put(self, pending: PendingSend) -> None:
         # accepted earlier
         while self.inbox:
-            self._publisher.launch(self, self.take)
+            self._inboxes.launch(self, self.take)
         self._watch_and_send(pending)
 
     def take(self, pending: PendingSend) -> None:
@@ -240,7 +247,7 @@ class OrderedQueue(Pump):
             return
         if not self._waiting:
             if self.busy:
-                self._publisher.drain(self)
+                self._inboxes.drain(self)
             return
         connection = self._target.lane.ready()
         if connection is None:
@@ -256,7 +263,7 @@ class OrderedQueue(Pump):
                 self._answered(exc)
         elif self.busy:
             # the time of all that waited was up
-            self._publisher.drain(self)
+            self._inboxes.drain(self)
 
     def _answered(self, answer: Answer) -> None:
         run, self._run = self._run or [], None
@@ -317,12 +324,18 @@ class Accumulator:
     """
 
     def __init__(
-        self, lane: Lane, config: ProducerConfig, watch: DeadlineWatch, publisher: Publishing
+        self,
+        lane: Lane,
+        config: ProducerConfig,
+        watch: DeadlineWatch,
+        publisher: Publishing,
+        inboxes: Inboxes,
     ) -> None:
         self._lane = lane
         self._config = config
         self._watch = watch
         self._publisher = publisher
+        self._inboxes = inboxes
         self._loop = asyncio.get_running_loop()
         # requests; while anything waits there is at least one, whose answer lets it go
         self._on_way = 0
@@ -407,14 +420,14 @@ class Accumulator:
             if connection is None or not targets:
                 del self._waiting[topic]
                 self._place_again(waiting)
-                self._publisher.drain(topic)
+                self._inboxes.drain(topic)
             elif self.has_room:
                 del self._waiting[topic]
-                self._publisher.expire(topic)
+                self._inboxes.expire(topic)
                 if topic.inbox and not (
                     waiting and waiting[0].started <= topic.inbox[0]._since + TIE_S
                 ):
-                    run = [self._publisher.form(topic)]
+                    run = [self._inboxes.form(topic)]
                 else:
                     share = max(-(-len(waiting) // len(targets)), MIN_SHARE)
                     run = next_run(waiting, self._config.max_batch_bytes, self._loop.time(), share)
@@ -424,7 +437,7 @@ class Accumulator:
                 if run:
                     self.start(run, min(targets, key=attrgetter("sent")), connection)
                 if not topic.inbox:
-                    self._publisher.drain(topic)
+                    self._inboxes.drain(topic)
             else:
                 return
 

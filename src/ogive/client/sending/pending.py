@@ -30,6 +30,7 @@ from ogive.wire.sends import SendEncoder
 
 # what a message in flight holds besides its body and properties
 OVERHEAD_BYTES: Final = 512
+BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 # a failed try counts as this slow
 FAILED_S: Final = 10.0
 
@@ -370,6 +371,10 @@ class PendingTopic(Inbox):
 class Publishing(Protocol):
     """Protocol of the publisher, as the stages that a message passes use it."""
 
+    closed: bool
+    # without an outcome
+    under_way: set[PendingSend]
+
     def place(self, pending: PendingSend) -> None:
         """Choose a queue, or another one."""
 
@@ -379,20 +384,8 @@ class Publishing(Protocol):
     def send(self, pending: PendingSend, connection: Connection) -> None:
         """Send it to the queue that was chosen."""
 
-    def drain(self, inbox: Inbox) -> None:
-        """Send what is in an inbox, as far as there is room."""
-
-    def launch(self, inbox: Inbox, way: Callable[[PendingSend], None]) -> None:
-        """Let the next batch of an inbox go its *way*."""
-
     def watch(self, pending: PendingSend) -> None:
         """End the message when its time is up."""
-
-    def form(self, inbox: Inbox) -> PendingSend:
-        """Take messages from the front of an inbox, as many as one request can carry."""
-
-    def expire(self, inbox: Inbox) -> None:
-        """End the messages of an inbox whose time is up, as not sent."""
 
     def split(self, pending: PendingSend) -> list[PendingSend]:
         """Return the messages of a batch that was submitted, each by itself."""
@@ -415,6 +408,12 @@ class Publishing(Protocol):
         """End it with the error that follows from its tries."""
 
     def end(self, pending: PendingSend, error: OgiveError) -> None: ...
+
+    def abort(self, pending: PendingSend, error: BaseException) -> None:
+        """End it with an error that is no answer of a broker."""
+
+    def end_late(self, due: list[PendingSend]) -> None:
+        """End messages whose time is up, whether they were sent or not."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
 

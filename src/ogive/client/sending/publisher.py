@@ -24,17 +24,15 @@ Everything here runs on the client's loop. There is no task per message: only fa
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
-from ogive.client.hooks import must_pass
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.routes import choose_queue, publish_queues
-from ogive.client.sending.accumulator import BATCH_PROPERTIES, Accumulator, OrderedQueue, seal
+from ogive.client.routes import publish_queues
+from ogive.client.sending.accumulator import Accumulator, OrderedQueue, seal
 from ogive.client.sending.connector import Connector
 from ogive.client.sending.delay_levels import LevelCheck
 from ogive.client.sending.destinations import (
@@ -42,30 +40,21 @@ from ogive.client.sending.destinations import (
     Resolver,
     no_such_queue,
     pinned_target,
-    targets_on,
 )
 from ogive.client.sending.handle import (
-    ITEM_BYTES,
-    KEY_BYTES,
     BatchOutcome,
     SendHandle,
 )
 from ogive.client.sending.in_flight import DeadlineWatch, InFlightLimit
+from ogive.client.sending.inboxes import CLOSED_MEANWHILE, Inboxes, make_pending
 from ogive.client.sending.message_builder import (
-    message_property_text,
-    property_text,
-    sharing_message,
-    stored_text,
     with_unique_key,
 )
 from ogive.client.sending.pending import (
     FAILED_S,
-    OVERHEAD_BYTES,
-    Inbox,
     Lane,
     PendingSend,
     PendingTopic,
-    Pump,
     Target,
     held_up,
     is_final,
@@ -80,15 +69,12 @@ from ogive.errors import (
     SendFailed,
 )
 from ogive.model import (
-    MAX_BODY_BYTES,
-    Message,
     MessageQueue,
     SendResult,
     SendStatus,
-    as_keys,
 )
 from ogive.transport.connection import Connection
-from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch, encode_batch
+from ogive.wire.message import decode_batch, encode_batch
 from ogive.wire.sends import SendEncoder, split_result
 
 log = logging.getLogger(__name__)
@@ -98,22 +84,6 @@ MAX_PAUSE_S: Final = 1.0
 # beyond its deadline nobody waits for an outcome: it is lost if a second Ctrl-C stopped what the
 # first one had to end
 GRACE_S: Final = 1.0
-CLOSED_MEANWHILE: Final = "the producer was closed before the message had an outcome"
-# what is in an inbox is shared by the queues, but smaller batches are not worth it
-MIN_BATCH: Final = 256
-# property texts of messages with a tag alone
-MAX_TEXTS: Final = 256
-
-
-class NoRoom(Exception):
-    """A message that was offered has to wait for room: await ``wait`` with its time budget."""
-
-    def __init__(self, publisher: "Publisher", inbox: Inbox, handle: SendHandle) -> None:
-        self._publisher, self._inbox, self._handle = publisher, inbox, handle
-
-    async def wait(self, timeout_s: float) -> SendHandle:
-        """Submit the message once there is room. Raises SendFailed."""
-        return await self._publisher.accept_handle(self._inbox, self._handle, timeout_s)
 
 
 class Publisher:
@@ -130,38 +100,34 @@ class Publisher:
         self.clock = self._loop.time
         self._keys = UniqueKeys()
         self._limit = InFlightLimit(config.max_in_flight, config.max_in_flight_bytes)
-        self._watch = DeadlineWatch(self._loop, self._expire)
+        self._watch = DeadlineWatch(self._loop, self.end_late)
         self.destinations = Destinations(self._loop, self._make_lane, self._make_target)
         self._topics = self.destinations.topics
         self._resolver = Resolver(
             client, config.default_topic_queues, self.destinations, self._watch, self
+        )
+        self.inboxes = Inboxes(
+            client,
+            config,
+            self.destinations,
+            self._limit,
+            self._keys,
+            self,
+            is_observed=is_observed,
         )
         # so that messages can still go elsewhere
         patience_s = config.send_timeout_s / 3
         self._levels = LevelCheck(client, config.default_topic_queues)
         self._connector = Connector(client, patience_s, self.destinations, self._watch, self)
         # without an outcome
-        self._under_way: set[PendingSend] = set()
+        self.under_way: set[PendingSend] = set()
         self._flushes: list[tuple[set[PendingSend], asyncio.Future[None]]] = []
-        self._closed = False
-        # smaller bodies can be sent as they are, unless somebody wants to see the messages
-        self._plain_bytes = (
-            0
-            if config.hooks or config.trace or is_observed
-            else MAX_BODY_BYTES + 1
-            if config.compress_over_bytes is None
-            else min(config.compress_over_bytes, MAX_BODY_BYTES + 1)
-        )
-        self._wrap = client.namespace.wrap if client.namespace else None
-        self._not_sent = BatchOutcome(self._loop)
-        self._texts: dict[str, bytes] = {}
-        # threads that are about to wake the loop
-        self._wakers: list[None] = []
+        self.closed = False
         client.routes.on_change.append(self._route_changed)
 
     def _make_lane(self, broker_name: str) -> Lane:
         lane = Lane(broker_name)
-        lane.accumulator = Accumulator(lane, self.config, self._watch, self)
+        lane.accumulator = Accumulator(lane, self.config, self._watch, self, self.inboxes)
         return lane
 
     def _make_target(self, queue: MessageQueue, lane: Lane, sent: int) -> Target:
@@ -216,7 +182,7 @@ class Publisher:
             self.take(pending, timeout_s)
             return
         started = self._loop.time()
-        self._end_lingering()
+        self.inboxes.end_lingering()
         try:
             await self._limit.wait(pending.size, timeout_s)
         except BaseException as exc:
@@ -244,291 +210,12 @@ class Publisher:
         self._limit.acquire(pending.size)
         self._begin(pending, timeout_s)
 
-    def offer(
-        self,
-        name: str | Message,
-        body: object,
-        tag: str | None,
-        keys: str | Iterable[str],
-        properties: Mapping[str, str] | None,
-        sharding_key: str | None,
-        queue: MessageQueue | None,
-        now: float,
-        on_done: Callable[[SendHandle], object] | None,
-    ) -> SendHandle | None:
-        """Submit a message that can stand in a batch; None if it has to be accepted in the long
-        way. Any thread may call this, at *now* of the loop's clock.
-
-        Raises what ``Message`` raises, MessageIllegal, and NoRoom.
-        """
-        message: Message | None = None
-        if properties or type(name) is not str:
-            message = sharing_message(name, body, tag, keys, properties, sharding_key)
-            if message is None:
-                return None
-            name, body, sharding_key = message.topic, message.body, message.sharding_key
-        if type(body) is not bytes:
-            return None
-        topic = self._topics.get(name if self._wrap is None else self._wrap(name))
-        size = len(body)
-        if topic is None or size >= self._plain_bytes or not topic.shares_batches:
-            return None
-        inbox: Inbox = topic
-        if sharding_key is not None or queue is not None:
-            ordered = self._ordered(topic, sharding_key, queue)
-            if ordered is None:
-                return None
-            inbox = ordered
-        if message is not None:
-            text = stored_text(message_property_text(message))
-        elif tag is None and keys == () and sharding_key is None:
-            text = b""
-        else:
-            text = self._text(name, body, tag, keys, sharding_key)
-        handle = SendHandle(self._not_sent, body, text, now, None if on_done is None else [on_done])
-        size += len(text) + OVERHEAD_BYTES
-        if not self._limit.take(size):
-            raise NoRoom(self, inbox, handle)
-        inbox.inbox.append(handle)
-        if (
-            not inbox.busy
-            or self._wakers
-            or (inbox is topic and topic.linger is not None and self._is_full(topic))
-        ):
-            self._wake(inbox)
-        return handle
-
-    def _ordered(
-        self, topic: PendingTopic, sharding_key: str | None, queue: MessageQueue | None
-    ) -> Pump | None:
-        """Return the ordered queue for a message; None before its first one was accepted, and for
-        arguments that are to be refused.
-        """
-        targets = topic.targets
-        if targets is None or topic.backlog:
-            return None
-        if queue is None:
-            target = choose_queue(sharding_key, targets) if type(sharding_key) is str else None
-        elif sharding_key is None and isinstance(queue, MessageQueue):
-            namespace = self.client.namespace
-            target = topic.by_queue.get(namespace.wrap_queue(queue) if namespace else queue)
-        else:
-            target = None
-        return None if target is None else target.ordered
-
-    def _text(
-        self,
-        name: str,
-        body: bytes,
-        tag: str | None,
-        keys: str | Iterable[str],
-        sharding_key: str | None,
-    ) -> bytes:
-        """Return the properties as they are stored, without the unique key. Raises what ``Message``
-        raises, and MessageIllegal where a broker would refuse them.
-        """
-        alone = tag if keys == () and sharding_key is None and isinstance(tag, str) else None
-        found = None if alone is None else self._texts.get(alone)
-        if found is None:
-            found = stored_text(property_text(name, body, tag, as_keys(keys), sharding_key, 0))
-            if alone is not None:
-                if len(self._texts) >= MAX_TEXTS:
-                    self._texts.clear()
-                self._texts[alone] = found
-        return found
-
-    async def accept_handle(self, inbox: Inbox, handle: SendHandle, timeout_s: float) -> SendHandle:
-        """Wait for room, then submit the message. Raises SendFailed."""
-        assert handle._body is not None
-        assert handle._text is not None
-        self._end_lingering()
-        await self._limit.wait(len(handle._body) + len(handle._text) + OVERHEAD_BYTES, timeout_s)
-        inbox.inbox.append(handle)
-        self.drain(inbox)
-        return handle
-
-    def _is_full(self, topic: PendingTopic) -> bool:
-        """Return True if a batch of messages like the last one in the inbox is full."""
-        body = topic.inbox[-1]._body if topic.inbox else None
-        size = ITEM_BYTES + len(body or b"")
-        return size * len(topic.inbox) >= self.config.max_batch_bytes
-
-    def _lingers(self, topic: PendingTopic) -> bool:
-        """Return True if what is in the inbox waits for more, see ProducerConfig.linger_s."""
-        due = topic.inbox[0]._since + self.config.linger_s
-        # uvloop's clock counts milliseconds
-        if (
-            self._closed
-            or self._limit.is_contended
-            or self._is_full(topic)
-            or due <= self.clock() + 0.001
-        ):
-            return False
-        if topic.linger is None:
-            topic.linger = self._loop.call_at(due, self._linger_over, topic)
-        return True
-
-    def _end_lingering(self) -> None:
-        """Send what lingers: else nothing may make room before its end."""
-        # while anybody waits for room, nothing begins to linger
-        if self.config.linger_s and not self._limit.is_contended:
-            for topic in list(self._topics.values()):
-                while topic.linger is not None and topic.inbox:
-                    self.launch(topic, self.place)
-
-    def _launch_all(self, topic: PendingTopic) -> None:
-        """Let everything in the topic's inboxes go its way."""
-        while topic.inbox:
-            self.launch(topic, self.place)
-        for ordered in topic.ordered:
-            while ordered.inbox:
-                self.launch(ordered, ordered.take)
-
-    def _linger_over(self, topic: PendingTopic) -> None:
-        topic.linger = None
-        self.drain(topic)
-
-    def _wake(self, inbox: Inbox) -> None:
-        """Make the loop look at the inbox. A signal handler in here wakes it, too."""
-        try:
-            self._wakers.append(None)
-            inbox.busy = True
-            self._loop.call_soon_threadsafe(self.drain, inbox)
-        except BaseException:
-            # Ctrl-C: later callers would wait for a loop that was never woken
-            inbox.busy = False
-            raise
-        finally:
-            del self._wakers[:1]
-
-    def drain(self, inbox: Inbox) -> None:
-        """Send what is in an inbox, as far as there is room."""
-        inbox.busy = True
-        try:
-            while True:
-                while inbox.inbox:
-                    if not self._send_next(inbox):
-                        return
-                inbox.busy = False
-                # who appended before that did not wake the loop
-                if not inbox.inbox:
-                    return
-                inbox.busy = True
-        except BaseException:
-            # else nobody would look at the inbox again
-            inbox.busy = False
-            self._watch_inbox(inbox)
-            raise
-
-    def _send_next(self, inbox: Inbox) -> bool:
-        """Send the next batch of the inbox, or park it. Return False if it has to wait for an
-        answer, which then sends it.
-        """
-        if isinstance(inbox, PendingTopic):
-            return self._send_next_anywhere(inbox)
-        assert isinstance(inbox, Pump)
-        if inbox.held and not self._closed:
-            self._watch_inbox(inbox)
-            return False
-        self.launch(inbox, inbox.take)
-        return True
-
-    def _send_next_anywhere(self, topic: PendingTopic) -> bool:
-        if self.config.linger_s and self._lingers(topic):
-            return False
-        if self._closed or topic.targets is None or topic.backlog:
-            self.launch(topic, self.place)
-            return True
-        target = self.destinations.next_target(topic)
-        connection = target.lane.ready()
-        if connection is not None and not target.lane.accumulator.has_room:
-            now = self.clock()
-            # avoided ones have room, but are not to get what the others have none for
-            lanes = {one.lane: None for one in topic.targets if one.lane.avoid_until <= now}
-            # it is avoided only if all are
-            lanes[target.lane] = None
-            for lane in lanes:
-                connection = lane.ready()
-                if lane.down is None and connection is not None and lane.accumulator.has_room:
-                    target = targets_on(topic, lane)[0]
-                    break
-            else:
-                for lane in lanes:
-                    if lane.ready() is not None:
-                        lane.accumulator.expect(topic)
-                self._watch_inbox(topic)
-                return False
-        if connection is None:
-            self.launch(topic, self.place)
-        else:
-            least = min(targets_on(topic, target.lane), key=attrgetter("sent"))
-            target = least if least.sent < target.sent else target
-            accumulator, ready = target.lane.accumulator, connection
-            self.launch(topic, lambda pending: accumulator.start([pending], target, ready))
-        return True
-
-    def launch(self, inbox: Inbox, way: Callable[[PendingSend], None]) -> None:
-        """Let the next batch of an inbox go its *way*."""
-        self.expire(inbox)
-        if not inbox.inbox:
-            return
-        pending = self.form(inbox)
-        try:
-            if self._closed:
-                raise IllegalStateError(CLOSED_MEANWHILE)
-            if not self.client.running:
-                # from now on submit raises: a callback that submits again would never end
-                self._plain_bytes = 0
-                self.client.check_running()
-            way(pending)
-        except BaseException as exc:
-            # even SystemExit: nobody else would hear of it
-            self._finish(pending, None, exc)
-            if not pending.future.done():
-                pending.future.set_exception(exc)
-            if must_pass(exc, None):
-                raise
-
-    def form(self, waiting: Inbox, most: int = MAX_BATCH_MESSAGES) -> PendingSend:
-        """Take messages from the front of an inbox, as many as one request can carry."""
-        config, inbox, now_ms = self.config, waiting.inbox, int(time.time() * 1000)
-        share = -(-len(inbox) // len(waiting.queues)) if waiting.queues else 0
-        most = min(len(inbox), max(share, MIN_BATCH), MAX_BATCH_MESSAGES, most)
-        prefix, number = self._keys.take(now_ms, most)
-        outcome = BatchOutcome(self._loop, prefix, number)
-        body, count = SendHandle._fill(inbox, outcome, prefix, number, config.max_batch_bytes, most)
-        outcome.handles, outcome.count = inbox[:count], count
-        del inbox[:count]
-        first, last = outcome.handles[0], outcome.handles[-1]
-        pending = self._submitted(waiting.name, body, outcome, f"{prefix}{number:012X}", now_ms)
-        pending.started, pending.deadline = first._since, last._since + config.send_timeout_s
-        return pending
-
-    def _submitted(
-        self, topic: str, body: bytes, outcome: BatchOutcome, key: str, now_ms: int
-    ) -> PendingSend:
-        """Return what is sent for messages that were submitted; *body* is that of a batch."""
-        count = outcome.count
-        if count == 1:
-            [(flag, body, properties)] = decode_batch(body)
-            pending = PendingSend(topic, body, "", None, None, flag=flag)
-            pending.properties = properties
-            pending.size += len(properties) - KEY_BYTES
-        else:
-            pending = PendingSend(topic, body, "", None, None, batch=[])
-            pending.properties = BATCH_PROPERTIES
-            pending.size = len(body) + count * (OVERHEAD_BYTES - ITEM_BYTES)
-        pending.count, pending.outcome, pending.future = count, outcome, outcome
-        pending.key, pending.born_ms = key, now_ms
-        self._under_way.add(pending)
-        return pending
-
     def split(self, pending: PendingSend) -> list[PendingSend]:
         """Return the messages of a batch that was submitted, each by itself."""
         whole = pending.outcome
         assert whole is not None
         pending.finished = True
-        self._under_way.discard(pending)
+        self.under_way.discard(pending)
         self._watch.drop(pending)
         singles: list[PendingSend] = []
         keys = [whole.key_of(index) for index in range(whole.count)]
@@ -539,9 +226,10 @@ class Publisher:
             outcome.handles = [handle]
             handle._index, handle._batch = 0, outcome
             index = len(singles)
-            one = self._submitted(
+            one = make_pending(
                 pending.topic, encode_batch([item]), outcome, keys[index], pending.born_ms
             )
+            self.under_way.add(one)
             one.result = None if results is None else results[index]
             one.started, one.deadline, one.alone = pending.started, pending.deadline, True
             one.tries, one.tried, one.error = pending.tries, pending.tried, pending.error
@@ -554,27 +242,6 @@ class Publisher:
                 waiting.update(singles)
                 waiting.discard(pending)
         return singles
-
-    def _watch_inbox(self, inbox: Inbox) -> None:
-        """End what waits in the inbox in time."""
-        if inbox.expiry is None and inbox.inbox:
-            deadline = inbox.inbox[0]._since + self.config.send_timeout_s
-            inbox.expiry = self._loop.call_at(deadline, self._expire_inbox, inbox)
-
-    def _expire_inbox(self, inbox: Inbox) -> None:
-        inbox.expiry = None
-        # uvloop's clock counts milliseconds
-        self.expire(inbox, early_s=0.001)
-        self._watch_inbox(inbox)
-
-    def expire(self, waiting: Inbox, early_s: float = 0.0) -> None:
-        """End the messages of an inbox whose time is up, as not sent."""
-        inbox, latest = waiting.inbox, self._loop.time() - self.config.send_timeout_s + early_s
-        while inbox and inbox[0]._since <= latest:
-            due = next((i for i, one in enumerate(inbox) if one._since > latest), len(inbox))
-            pending = self.form(waiting, due)
-            pending.target = next(iter(waiting.queues), None)
-            self._expire([pending])
 
     def watch(self, pending: PendingSend) -> None:
         """End the message when its time is up."""
@@ -591,10 +258,10 @@ class Publisher:
 
     def _begin(self, pending: PendingSend, timeout_s: float) -> None:
         try:
-            if self._closed:
+            if self.closed:
                 raise IllegalStateError("the producer is closed: make a new one")
             seal(pending, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches)
-            self._under_way.add(pending)
+            self.under_way.add(pending)
             self.place(pending)
         except BaseException as exc:
             self._finish(pending, None, exc)
@@ -633,7 +300,7 @@ class Publisher:
             self.end(pending, no_such_queue(topic, pending))
             return
         if target.ordered is None:
-            target.ordered = OrderedQueue(target, self.config, self._connector, self)
+            target.ordered = OrderedQueue(target, self.config, self._connector, self, self.inboxes)
         target.ordered.put(pending)
 
     def send(self, pending: PendingSend, connection: Connection) -> None:
@@ -757,7 +424,7 @@ class Publisher:
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         return self.client.spawn(work, name)
 
-    def _expire(self, due: list[PendingSend]) -> None:
+    def end_late(self, due: list[PendingSend]) -> None:
         """End the messages whose time is up, whether they were sent or not."""
         for pending in due:
             target = pending.target
@@ -797,6 +464,12 @@ class Publisher:
         if not pending.future.done():
             pending.future.set_exception(error)
 
+    def abort(self, pending: PendingSend, error: BaseException) -> None:
+        """End a message with an error that is no answer of a broker."""
+        self._finish(pending, None, error)
+        if not pending.future.done():
+            pending.future.set_exception(error)
+
     def _count(self, pending: PendingSend, *, stored: bool) -> None:
         if not pending.finished:
             # a batch of send_batch counts by its list
@@ -816,7 +489,7 @@ class Publisher:
             pending.on_end(pending, result, error)
         if pending.number >= 0:
             self._watch.drop(pending)
-        self._under_way.discard(pending)
+        self.under_way.discard(pending)
         self._limit.release(pending.size, pending.count)
         for waiting, flushed in self._flushes:
             waiting.discard(pending)
@@ -829,8 +502,8 @@ class Publisher:
         Never longer than the longest time budget among them.
         """
         for topic in list(self._topics.values()):
-            self._launch_all(topic)
-        waiting = set(self._under_way)
+            self.inboxes.launch_all(topic)
+        waiting = set(self.under_way)
         if not waiting:
             return
         latest = max(pending.deadline for pending in waiting)
@@ -843,18 +516,12 @@ class Publisher:
 
     def close(self) -> None:
         """End what is left with an error, and take nothing more."""
-        self._closed = True
+        self.closed = True
         self.client.routes.on_change.remove(self._route_changed)
         self._connector.close()
         self._watch.clear()
         closed = IllegalStateError(CLOSED_MEANWHILE)
         self._limit.close(closed)
-        for topic in list(self._topics.values()):
-            inboxes: list[Inbox] = [topic, *topic.ordered]
-            for timer in (topic.linger, *[inbox.expiry for inbox in inboxes]):
-                if timer is not None:
-                    timer.cancel()
-            for inbox in inboxes:
-                self.drain(inbox)
-        for pending in list(self._under_way):
+        self.inboxes.close()
+        for pending in list(self.under_way):
             self.end(pending, closed)

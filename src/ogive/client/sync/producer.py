@@ -13,8 +13,8 @@ from ogive.client.instance import ClientInstance
 from ogive.client.portal import OneShot, Portal
 from ogive.client.producer import B, in_order
 from ogive.client.sending.handle import SendHandle
+from ogive.client.sending.inboxes import NoRoom
 from ogive.client.sending.pending import UNKNOWN, PendingSend, unknown_outcome
-from ogive.client.sending.publisher import NoRoom
 from ogive.client.sync.facade import Facade, OnlyWith
 from ogive.client.transaction import Check
 from ogive.errors import OgiveError, SendTimeout
@@ -180,7 +180,7 @@ class Producer(Facade, Generic[B]):
             and self._producer.builder.serializer is None
         ):
             try:
-                handle = publisher.offer(
+                handle = publisher.inboxes.offer(
                     topic, body, tag, keys, properties, sharding_key, queue, monotonic(), on_done
                 )
             except NoRoom as full:

@@ -187,7 +187,7 @@ async def test_a_callback_that_submits_again_ends_when_the_client_is_closed() ->
                 if len(again) < 100:
                     now = publisher.clock()
                     again.append(
-                        publisher.offer(
+                        publisher.inboxes.offer(
                             "Orders", b"", None, (), None, None, None, now, submit_again
                         )
                     )
@@ -206,12 +206,12 @@ async def test_a_failure_while_a_batch_is_formed_leaves_the_inbox_to_the_next_me
 ) -> None:
     async with producing("Orders") as (producer, [broker]):
         await producer.send("Orders", b"")
-        form = producer.publisher.form
-        monkeypatch.setattr(producer.publisher, "form", mock.Mock(side_effect=MemoryError))
+        form = producer.publisher.inboxes.form
+        monkeypatch.setattr(producer.publisher.inboxes, "form", mock.Mock(side_effect=MemoryError))
         first = await producer.submit("Orders", b"first")
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         await asyncio.sleep(0)
-        monkeypatch.setattr(producer.publisher, "form", form)
+        monkeypatch.setattr(producer.publisher.inboxes, "form", form)
         second = await producer.submit("Orders", b"second")
         await asyncio.wait_for(asyncio.gather(first, second), WAIT_S)
         assert broker.bodies("Orders")[0] == [b"", b"first", b"second"]
