@@ -27,8 +27,8 @@ from ogive.client.consumer.send_back import SendBack
 from ogive.client.consumer.workers import ThreadPool
 from ogive.client.ids import make_client_id
 from ogive.client.instance import ClientInstance, ClientOwner
-from ogive.client.name_servers import NameServers
 from ogive.client.producer import Producer
+from ogive.client.route_cache import NameServers
 from ogive.client.rpc.groups import query_consumer_offset
 from ogive.client.rpc.messages import pull_message, pull_raw
 from ogive.client.sending.pending import may_try_again

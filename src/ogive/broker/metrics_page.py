@@ -7,7 +7,7 @@ Names end with their unit where that page's do: its exporter adds it to the name
 
 Behaviour
 - For this page alone only message_size and rpc_latency are counted per message; the rest is counted
-  anyway (windowed_counters.py) or found out when somebody asks.
+  anyway (traffic.py) or found out when somebody asks.
 - While the disk is full, or after the store has failed, broker_permission is 4 and
   ogive_store_writable 0. The disk counts as full from the first refused write until one is taken
   again.
@@ -54,7 +54,7 @@ from ogive.model import (
     is_system_group,
 )
 from ogive.store.record import store_timestamp
-from ogive.transport.prometheus import Histogram, Labels, MetricsText, Rows
+from ogive.transport.monitoring import Histogram, Labels, MetricsText, Rows
 from ogive.wire.codes import Decision, LanguageCode, RequestCode, version_name
 
 MAX_SERIES: Final = 20_000

@@ -37,8 +37,7 @@ from ogive.native import build
 from ogive.store.types import QueueKey
 from ogive.transport.connection import Connection, join_address
 from ogive.transport.event_loop import cancel_all, every
-from ogive.transport.monitoring import Page
-from ogive.transport.prometheus import CONTENT_TYPE
+from ogive.transport.monitoring import CONTENT_TYPE, Page
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_host

@@ -1,4 +1,10 @@
-"""Open and recover everything that a broker keeps in files, and build the objects for handlers."""
+"""Open and recover everything that a broker keeps in files, and build the objects for handlers.
+
+The file ``apache-broker.conf`` is written, with which Apache's broker starts on this directory. It
+refuses files of any size but the configured ones, so this file has the sizes of the
+store. Ours reads the sizes from the files themselves; what it reads here are the delay levels, see
+store/queue_rebuild.py.
+"""
 
 import asyncio
 import logging
@@ -8,12 +14,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ogive.access.guard import Guard
 from ogive.access.permissions import to_send
 from ogive.access.user_table import AccessTable
-from ogive.broker.apache_conf import write_apache_conf
 from ogive.broker.config import LOOPBACK, BrokerConfig, RemoteSettings, ip_of, is_host_name
 from ogive.broker.deferred.delay_levels import Schedule, is_level
 from ogive.broker.deferred.timer_properties import Name
@@ -44,11 +49,12 @@ from ogive.model import SCHEDULE_TOPIC, WAITING_TOPICS, PropertyName
 from ogive.store.clock import now_ms
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.journal import read_journal
-from ogive.store.lost_topics import completed, places_of_waiting, topic_table
 from ogive.store.message_store import MessageStore
+from ogive.store.queue_rebuild import LevelTables
 from ogive.store.recovery import refuse_emptied
-from ogive.store.tables import JsonTable
-from ogive.store.types import StoreConfig
+from ogive.store.repair import completed, places_of_waiting, topic_table
+from ogive.store.tables import JsonTable, read_file, replace_file
+from ogive.store.types import APACHE_CONF, StoreConfig
 from ogive.store.writer import MakeWriter, WriterThread
 from ogive.transport.connection import join_address
 from ogive.transport.server import Server
@@ -56,6 +62,52 @@ from ogive.wire.bodies.json_fields import PERM_WRITE
 from ogive.wire.message import decode_stored, encode_host, raw_property
 
 log = logging.getLogger(__name__)
+
+_HEAD: Final = """\
+# Apache RocketMQ's broker starts on this directory:
+#   mqbroker -c apache-broker.conf -n HOST:PORT-OF-A-NAME-SERVER
+# after ogive's broker has stopped. Where the directory is a copy, adapt the paths; the sizes must
+# stay. Written at each start.
+"""
+
+
+def settings(config: BrokerConfig, store: MessageStore) -> dict[str, object]:
+    """Return the settings of Apache's broker for this store, by its names."""
+    root = config.data.resolve()
+    sizes = store.file_sizes
+    return {
+        "brokerClusterName": config.cluster,
+        "brokerName": config.name,
+        "brokerId": config.broker_id,
+        "storePathRootDir": root,
+        "storePathCommitLog": root / "commitlog",
+        "mappedFileSizeCommitLog": sizes.segment,
+        "mappedFileSizeConsumeQueue": sizes.queue_file,
+        "mapperFileSizeBatchConsumeQueue": sizes.batch_queue_file,
+        "maxHashSlotNum": sizes.keys.slots,
+        "maxIndexNum": sizes.keys.items,
+        "messageDelayLevel": config.delay_levels,
+        "flushDiskType": f"{config.flush.upper()}_FLUSH",
+        "fileReservedTime": max(1, round(config.retention.keep_s / 3600)),
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in config.retention.hours),
+        "autoCreateTopicEnable": str(config.auto_create_topics).lower(),
+        "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
+    }
+
+
+def write_apache_conf(fs: Fs, config: BrokerConfig, store: MessageStore) -> None:
+    """Write the file, unless it has this text already. Raises OSError."""
+    path, stats = config.data / APACHE_CONF, store.stats()
+    levels = LevelTables.read(fs, config.data).followed_by(
+        config.levels, stats.commitlog_start, stats.commitlog_end
+    )
+    text = (
+        _HEAD
+        + "".join(f"{name}={value}\n" for name, value in settings(config, store).items())
+        + levels.lines()
+    ).encode()
+    if read_file(fs, path) != text:
+        replace_file(fs, path, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ from contextlib import AsyncExitStack
 
 from ogive.cli.exits import TryLater
 from ogive.errors import ConnectError, OgiveError
-from ogive.transport.monitoring import Page, PageServer
-from ogive.transport.prometheus import CONTENT_TYPE
+from ogive.transport.monitoring import CONTENT_TYPE, Page, PageServer
 
 
 async def serve(

@@ -38,9 +38,8 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, tls_context
 from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
 from ogive.client.metrics import ClientMetrics
-from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
-from ogive.client.route_cache import RouteCache
+from ogive.client.route_cache import NameServers, RouteCache
 from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     GroupNotExist,

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from ogive.transport.prometheus import Histogram, Labels, MetricsText, Values
+from ogive.transport.monitoring import Histogram, Labels, MetricsText, Values
 
 SEND_MS: Final = (1, 5, 10, 20, 50, 200, 500)
 PROCESS_MS: Final = (1, 5, 10, 100, 1_000, 10_000, 60_000)

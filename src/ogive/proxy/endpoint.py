@@ -32,7 +32,7 @@ from ogive.proxy.proxy_header import ProxyAcceptor
 from ogive.transport.connection import join_address, reason_of
 from ogive.transport.event_loop import cancel_all, watch
 from ogive.transport.limits import has_descriptors_for, open_sockets
-from ogive.transport.prometheus import MetricsText
+from ogive.transport.monitoring import MetricsText
 
 log = logging.getLogger(__name__)
 

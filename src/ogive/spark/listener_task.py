@@ -46,7 +46,7 @@ from ogive.client.consumer.subscription import MemberContext
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener
 from ogive.client.routes import MASTER_ID
-from ogive.client.trace_record import CallEnd
+from ogive.client.trace import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
 from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic
 from ogive.spark.patience import repeat

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import (
 from ogive.errors import ConnectError
 from ogive.model import MessageQueue
 from ogive.spark.compat import reported_lag
-from ogive.transport.prometheus import CONTENT_TYPE, MetricsText
+from ogive.transport.monitoring import CONTENT_TYPE, MetricsText
 
 MAX_ENDED: Final = 50
 _HELP: Final = {

@@ -30,20 +30,20 @@ from ogive.store.directory import was_ours
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.index_file import index_names, restored
 from ogive.store.log_scan import LogEnd, LogScan, properties_of
-from ogive.store.lost_topics import (
+from ogive.store.queue_types import UNIT, UNIT_BYTES, QueueKind, QueueKinds, messages_in
+from ogive.store.record import Record, tag_hash
+from ogive.store.recovery import end_is_lost, recover, refuse_emptied, traces, usable
+from ogive.store.repair import (
     TABLE,
     completed,
     is_topic_table,
     not_in,
     places_of_waiting,
     queue_counts,
+    repair_files,
     topic_table,
     waiting_place,
 )
-from ogive.store.queue_types import UNIT, UNIT_BYTES, QueueKind, QueueKinds, messages_in
-from ogive.store.record import Record, tag_hash
-from ogive.store.recovery import end_is_lost, recover, refuse_emptied, traces, usable
-from ogive.store.repair import repair_files
 from ogive.store.replay import too_far
 from ogive.store.segments import Handles, find_segments, segment_names, segment_path
 from ogive.store.tables import JsonTable, peek, read_file

@@ -22,8 +22,7 @@ from ogive.errors import (
     TooManyRequests,
     TransportError,
 )
-from ogive.transport.deadlines import Deadlines
-from ogive.transport.event_loop import SLICE_S, look_up
+from ogive.transport.event_loop import SLICE_S, Deadlines, look_up
 from ogive.transport.limits import Limits
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ogive.broker import windowed_counters
 from ogive.broker.traffic import (
     SAMPLE_S,
     SIZE_BOUNDS,
     ByTopic,
+    Counts,
     Durations,
     Traffic,
     TrafficTotals,
 )
 from ogive.model import HALF_TOPIC, SYSTEM_TOPICS
-from ogive.transport.prometheus import Values
+from ogive.transport.monitoring import Values
 from ogive.wire.codes import RequestCode
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -205,10 +205,10 @@ async def test_figures_by_topic_are_those_of_the_last_minute_hour_and_day() -> N
     passed = traffic.puts.passed("T", "")
     assert passed is not None
     minute, hour, day = passed
-    assert (minute.counts, minute.elapsed_s) == (windowed_counters.Counts(1, 7, 1), 60.0)
+    assert (minute.counts, minute.elapsed_s) == (Counts(1, 7, 1), 60.0)
     assert (hour.counts.messages, hour.elapsed_s) == (18_001, 3_600.0)
     assert (day.counts, day.elapsed_s) == (
-        windowed_counters.Counts(72_001, 3_600_007, 721),
+        Counts(72_001, 3_600_007, 721),
         9_000.0,
     )
     assert traffic.puts.passed("U", "") is None

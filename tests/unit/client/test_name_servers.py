@@ -9,7 +9,7 @@ import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.name_servers import NameServers
+from ogive.client.route_cache import NameServers
 from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
+from ogive.client import trace
 from ogive.client import trace as tracing
-from ogive.client import trace_record
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import LATER, Reply, listener
 from ogive.client.producer import Producer
-from ogive.client.trace import Tracer
-from ogive.client.trace_record import CallEnd, EncodedTrace, MessageKind, packed
+from ogive.client.trace import CallEnd, EncodedTrace, MessageKind, Tracer, packed
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import TRACE_TOPIC, MessageExt, MessageQueue, SendResult, SendStatus
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
@@ -66,13 +65,13 @@ def test_what_was_sent_in_apaches_form() -> None:
         "cost_ms": 3,
         "kind": MessageKind.DELAY,
     }
-    record = trace_record.sent(**fields, tags="paid", keys=("k1", "k2"), result=result)
+    record = trace.sent(**fields, tags="paid", keys=("k1", "k2"), result=result)
     text = (
         "Pub|1700000000000|DefaultRegion|shop|Orders|AB12|paid|k1 "
         "k2|127.0.0.1:10911|19|3|3|7F00|true"
     )
     assert record == EncodedTrace(("AB12", "k1", "k2"), text.replace("|", "\x01") + "\x02")
-    bare = trace_record.sent(
+    bare = trace.sent(
         **fields,
         tags=None,
         keys=(),
@@ -84,10 +83,8 @@ def test_what_was_sent_in_apaches_form() -> None:
 
 def test_what_was_consumed_in_apaches_form() -> None:
     one = message(0)
-    before = trace_record.begun(
-        one, timestamp_ms=1_700_000_000_000, group="billing", request_id="R1"
-    )
-    after = trace_record.ended(
+    before = trace.begun(one, timestamp_ms=1_700_000_000_000, group="billing", request_id="R1")
+    after = trace.ended(
         one,
         timestamp_ms=1_700_000_000_009,
         group="billing",
@@ -110,7 +107,7 @@ def test_records_are_packed_into_few_messages_within_the_limits() -> None:
     records = [EncodedTrace((f"id{i}", "shared"), "x" * 1000) for i in range(300)]
     messages = list(packed(records))
     assert b"".join(body for _, body in messages) == b"x" * 300_000
-    assert max(len(body) for _, body in messages) <= trace_record.MAX_BODY_BYTES
+    assert max(len(body) for _, body in messages) <= trace.MAX_BODY_BYTES
     assert [keys.count("shared") for keys, _ in messages] == [1] * len(messages)
     assert sorted(key for keys, _ in messages for key in keys if key != "shared") == sorted(
         f"id{i}" for i in range(300)

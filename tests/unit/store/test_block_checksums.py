@@ -2,7 +2,7 @@
 
 import random
 
-from ogive.store.block_checksums import BlockChecksums
+from ogive.store.commitlog import BlockChecksums
 
 STRETCH, SEGMENT = 64, 1000
 """A segment ends within a stretch."""

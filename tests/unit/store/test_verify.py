@@ -19,7 +19,7 @@ from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import GetStatus, JsonTable, OsFs
 from ogive.store.consumequeue import ENTRY
 from ogive.store.fs import ReadOnlyFs
-from ogive.store.lost_topics import queue_counts
+from ogive.store.repair import queue_counts
 from ogive.store.verify import repair, verify
 from ogive.wire.bodies.routes import MAX_QUEUES
 from tests.raw_client import RawClient

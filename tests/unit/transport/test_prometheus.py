@@ -1,6 +1,6 @@
 """The text that Prometheus reads."""
 
-from ogive.transport.prometheus import Histogram, MetricsText
+from ogive.transport.monitoring import Histogram, MetricsText
 
 
 def test_lines_have_all_labels_and_numbers_as_they_are() -> None:

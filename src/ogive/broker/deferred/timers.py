@@ -50,7 +50,7 @@ from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.file_reader import Cold
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage, PutDone, PutResult
-from ogive.transport.prometheus import Values
+from ogive.transport.monitoring import Values
 from ogive.wire.message import decode_properties, decode_stored, real_place
 
 log = logging.getLogger(__name__)

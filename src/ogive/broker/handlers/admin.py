@@ -58,7 +58,7 @@ Differs from Java
 - 317 of more than 50,000 queues is refused, with what to ask for instead. As with 208, others have
   their turn while it is made.
 - 315 counts what is stored and delivered, not what is requested; its windows end now, see
-  broker/windowed_counters.py.
+  broker/traffic.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client
-from ogive.broker.windowed_counters import Counts, WindowDelta
+from ogive.broker.traffic import Counts, WindowDelta
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue, pop_retry_topics
 from ogive.store.file_reader import each_or_cold

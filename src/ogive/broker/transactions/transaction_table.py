@@ -59,7 +59,7 @@ from ogive.model import (
 )
 from ogive.store.message_store import MessageStore
 from ogive.store.types import SIZE_BEFORE, NewMessage, PutDone, PutResult
-from ogive.transport.prometheus import Values
+from ogive.transport.monitoring import Values
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import Decision
 from ogive.wire.message import StoredMessage

@@ -43,8 +43,7 @@ from ogive.client.listener import (
     decoded,
 )
 from ogive.client.namespace import Namespace
-from ogive.client.trace import ConsumeObserver
-from ogive.client.trace_record import CallEnd
+from ogive.client.trace import CallEnd, ConsumeObserver
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt, MessageQueue
 from ogive.wire.bodies.running_info import ConsumeDirectlyResult, ConsumeResult

@@ -28,7 +28,7 @@ from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import AnyListener, Later
-from ogive.client.trace_record import CallEnd
+from ogive.client.trace import CallEnd
 from ogive.errors import IllegalStateError
 from ogive.keywords import explained
 from ogive.model import MessageExt

@@ -19,7 +19,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.listener import ListenerConfig
 from ogive.client.metrics import PROCESS_MS
-from ogive.transport.prometheus import Values
+from ogive.transport.monitoring import Values
 from ogive.wire.bodies.running_info import ConsumeStatus, ProcessQueueInfo
 
 # so many slots of so many seconds

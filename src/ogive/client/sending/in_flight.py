@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ogive.client.sending.pending import PendingSend
 from ogive.errors import OgiveError, SendFailed
-from ogive.transport.deadlines import Deadlines
+from ogive.transport.event_loop import Deadlines
 
 
 class InFlightLimit:

@@ -33,10 +33,10 @@ from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import publish_queues
 from ogive.client.sending.accumulator import Accumulator, OrderedQueue, seal
-from ogive.client.sending.connector import Connector
-from ogive.client.sending.delay_levels import LevelCheck
 from ogive.client.sending.destinations import (
+    Connector,
     Destinations,
+    LevelCheck,
     Resolver,
     no_such_queue,
     pinned_target,
