@@ -32,15 +32,13 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.message import parse_offset_message_id
 from ogive.wire.numbers import parse_long
 
-PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST = (
-    "Pub",
-    "Sub",
-    "Create",
-    "Update",
-    "Delete",
-    "Get",
-    "List",
-)
+PUB = "Pub"
+SUB = "Sub"
+CREATE = "Create"
+UPDATE = "Update"
+DELETE = "Delete"
+GET = "Get"
+LIST = "List"
 GROUP, CLUSTER = "Group", "Cluster"
 
 SUPER_ONLY: Final = Need("", "a super user", ("everything",))
@@ -240,10 +238,8 @@ def _popped(command: RemotingCommand, facts: Facts) -> Iterator[Need]:
 
     The request affects only a lease of that group, so it reveals nothing about others.
     """
-    name, group_name = (
-        command.ext_fields.get("topic", ""),
-        command.ext_fields.get("consumerGroup", ""),
-    )
+    name = command.ext_fields.get("topic", "")
+    group_name = command.ext_fields.get("consumerGroup", "")
     yield Need(GROUP, group_name, (SUB,))
     if not _is_pop_retry(name, group_name):
         yield _on_topic(name, (SUB,))

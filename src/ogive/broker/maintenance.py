@@ -103,7 +103,10 @@ class Retention:
         used: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """*bring_in* reads data from the disk off the loop; it raises StoreError."""
-        self._store, self._file, self._config, self._bring_in = store, file, config, bring_in
+        self._store = store
+        self._file = file
+        self._config = config
+        self._bring_in = bring_in
         self._now_s, self._hour, self._used = now_s, hour, used
         self._ages = Ages(boot or OsFs().boot_id(), now_s())
         self._saved_at_s = now_s()

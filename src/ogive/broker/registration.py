@@ -93,12 +93,10 @@ class Registration:
         """
         self.credentials = credentials
         self.dial = dial or self._dial
-        self.cluster, self.broker_name, self.broker_id, self.address = (
-            cluster,
-            broker_name,
-            broker_id,
-            address,
-        )
+        self.cluster = cluster
+        self.broker_name = broker_name
+        self.broker_id = broker_id
+        self.address = address
         self.topics = topics
         self.period_s, self.timeout_s = period_s, timeout_s
         # by whether they may be compressed

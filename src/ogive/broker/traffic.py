@@ -439,7 +439,10 @@ class Traffic:
         *now_ms*: the time of day, for the day's totals. *timers*: returns the numbers of timer
         messages that arrived and were delivered.
         """
-        self._puts, self._now, self._now_ms, self._timers = puts, now, now_ms, timers
+        self._puts = puts
+        self._now = now
+        self._now_ms = now_ms
+        self._timers = timers
         self._is_system = is_system
         self._transferred = self._found = self._missed = self._users_put = (
             self._users_transferred

@@ -112,11 +112,9 @@ async def produce(options: argparse.Namespace) -> int:
         raise InvalidOption(
             f"--in-flight {options.in_flight}: must be between 1 and {MAX_IN_FLIGHT}"
         )
-    measured, body, ends = (
-        Measured(),
-        bytes(options.size),
-        time.perf_counter() + seconds(options.duration),
-    )
+    measured = Measured()
+    body = bytes(options.size)
+    ends = time.perf_counter() + seconds(options.duration)
     first: list[OgiveError] = []
     numbers = itertools.count()
 

@@ -179,7 +179,10 @@ async def _send(
     """Send the letters, and return how many were sent. After SIGINT or SIGTERM the send that has
     begun is finished, and no other begins.
     """
-    loop, stop, progress, sent = asyncio.get_running_loop(), asyncio.Event(), _Progress(), 0
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    progress = _Progress()
+    sent = 0
     signals = (signal.SIGINT, signal.SIGTERM)
     for number in signals:
         loop.add_signal_handler(number, stop.set)

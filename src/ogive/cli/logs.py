@@ -143,8 +143,6 @@ class RateFilter(logging.Filter):
             return False
         self._kinds[kind] = (start, passed + 1, 0)
         if held_back:
-            record.msg, record.args = (
-                f"{record.getMessage()} (and {held_back} more of this kind)",
-                (),
-            )
+            record.msg = f"{record.getMessage()} (and {held_back} more of this kind)"
+            record.args = ()
         return True

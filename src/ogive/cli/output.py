@@ -246,10 +246,8 @@ def _origin(letter: MessageExt) -> str:
     """
     topic, tries = letter.properties.get(PropertyName.RETRY_TOPIC), letter.reconsume_times
     origin = f"from {topic} after {tries} {'try' if tries == 1 else 'tries'} " if topic else ""
-    removed, original = (
-        letter.properties.get(PropertyName.REMOVED_PROPERTIES),
-        letter.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
-    )
+    removed = letter.properties.get(PropertyName.REMOVED_PROPERTIES)
+    original = letter.properties.get(PropertyName.ORIGIN_MESSAGE_ID)
     return (
         f"{origin}(without its properties {removed}; whole: `ogive message {original}`) "
         if removed

@@ -178,7 +178,10 @@ def packed(records: Iterable[EncodedTrace]) -> Iterator[tuple[tuple[str, ...], b
         new_chars = sum(map(len, new)) + len(new)
         if texts and (size + len(text) > MAX_BODY_BYTES or key_chars + new_chars > MAX_KEYS_CHARS):
             yield tuple(keys), b"".join(texts)
-            keys, texts, size, key_chars = {}, [], 0, 0
+            keys = {}
+            texts = []
+            size = 0
+            key_chars = 0
             new = list(dict.fromkeys(record.keys))
             new_chars = sum(map(len, new)) + len(new)
         keys.update(dict.fromkeys(new))

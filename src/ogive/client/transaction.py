@@ -74,12 +74,10 @@ class Transaction(OnlyAsyncWith):
     def __init__(
         self, client: ClientInstance, publisher: Publisher, pending: PendingSend, timeout_s: float
     ) -> None:
-        self._client, self._publisher, self._pending, self._timeout_s = (
-            client,
-            publisher,
-            pending,
-            timeout_s,
-        )
+        self._client = client
+        self._publisher = publisher
+        self._pending = pending
+        self._timeout_s = timeout_s
         group = publisher.config.group
         pending.text += (
             f"{PropertyName.TRANSACTION_PREPARED}\x01true\x02"

@@ -301,10 +301,8 @@ class _Pages:
         return {"name": name, "rows": rows, "uptime": _uptime}
 
     async def _topic_list(self, request: Request) -> dict[str, Any]:
-        wanted, system = (
-            request.query_params.get("q", "").strip(),
-            bool(request.query_params.get("system")),
-        )
+        wanted = request.query_params.get("q", "").strip()
+        system = bool(request.query_params.get("system"))
         kinds = await self._cluster.topics()
         names = [
             name
@@ -336,10 +334,8 @@ class _Pages:
         }
 
     async def _group_list(self, request: Request) -> dict[str, Any]:
-        wanted, system = (
-            request.query_params.get("q", "").strip(),
-            bool(request.query_params.get("system")),
-        )
+        wanted = request.query_params.get("q", "").strip()
+        system = bool(request.query_params.get("system"))
         groups = await self._cluster.groups()
         listed = sorted((*groups.names, *groups.system)) if system else groups.names
         names = [name for name in listed if wanted.lower() in name.lower()]

@@ -18,7 +18,10 @@ from typing import Final
 # (position on the horizontal axis, value), in rising order
 Points = list[tuple[float, float]]
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
+_LEFT = 64
+_RIGHT = 16
+_TOP = 14
+_BOTTOM = 42
 # pixels between two numbers of the vertical axis
 _TICK_ROOM = 46
 # pixels for a letter of a phase's name on a narrow page
@@ -66,10 +69,8 @@ def line_chart(
     points = [point for line in lines for point in line.points]
     end = end or max([at for at, _ in points] + [band.end for band in bands], default=1.0) or 1.0
     rows = (height - _TOP - _BOTTOM) // _TICK_ROOM
-    x_ticks, y_ticks = (
-        ticks(end, columns),
-        ticks(max((value for _, value in points), default=1.0), rows),
-    )
+    x_ticks = ticks(end, columns)
+    y_ticks = ticks(max((value for _, value in points), default=1.0), rows)
     top = y_ticks[-1]
 
     def x(at: float) -> float:

@@ -238,11 +238,9 @@ class GroupQueries:
         told, troubles = await gather_answers(sorted(members)[:MAX_ASKED], ask)
 
         def held(client_id: str) -> HeldMember:
-            connection, info, trouble = (
-                members[client_id],
-                told.get(client_id),
-                troubles.get(client_id),
-            )
+            connection = members[client_id]
+            info = told.get(client_id)
+            trouble = troubles.get(client_id)
             member = Member(
                 client_id=client_id,
                 address=connection.address,

@@ -144,11 +144,9 @@ class MessageQueries:
         """Return messages that were stored between two times, the oldest first. *begins*: only
         those from these offsets on. Raises TopicNotExist, NoNameServer, InvalidOption.
         """
-        queries, begin, end = (
-            self._cluster.queries,
-            begin_ms or 0,
-            FOR_EVER_MS if end_ms is None else end_ms,
-        )
+        queries = self._cluster.queries
+        begin = begin_ms or 0
+        end = FOR_EVER_MS if end_ms is None else end_ms
         check_period(begin, end)
         route, masters = await self._cluster.route(topic), await self._cluster.topic_masters(topic)
         queues = subscribe_queues(topic, route)

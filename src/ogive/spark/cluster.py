@@ -365,10 +365,8 @@ class Cluster:
         async def ask(address: str) -> DelayLimits:
             try:
                 settings = await rpc.broker_settings(self.pool, address, timeout_s=CALL_TIMEOUT_S)
-                levels, longest = (
-                    settings.get("messageDelayLevel"),
-                    settings.get("timerMaxDelaySec"),
-                )
+                levels = settings.get("messageDelayLevel")
+                longest = settings.get("timerMaxDelaySec")
                 return DelayLimits(
                     last_level=len(DelayLevels.parse(levels).delays_ms) if levels else None,
                     longest_s=int(longest) if longest else None,

@@ -324,10 +324,8 @@ def _positions(records: bytes) -> "array[int] | None":
     ):
         return None
     bodies = _view(pa.uint32(), words[_FIXED_WORDS - 1 :: _FIXED_WORDS]).cast(pa.int64())
-    body_starts, ends = (
-        _view(pa.int32(), fixed_cuts[1::2]).cast(pa.int64()),
-        _view(pa.int32(), starts[1:]).cast(pa.int64()),
-    )
+    body_starts = _view(pa.int32(), fixed_cuts[1::2]).cast(pa.int64())
+    ends = _view(pa.int32(), starts[1:]).cast(pa.int64())
     body_ends = pc.add(body_starts, bodies)
     if not pc.all(pc.less_equal(pc.add(body_ends, _TAIL), ends)).as_py():
         raise _not_adding_up()
@@ -636,11 +634,9 @@ class _Properties:
 
     def dicts(self) -> Iterator[dict[str, str]]:
         """Return the properties row by row."""
-        names, values, ends = (
-            self.names.to_pylist(),
-            self.values.to_pylist(),
-            self.row_ends.to_pylist(),
-        )
+        names = self.names.to_pylist()
+        values = self.values.to_pylist()
+        ends = self.row_ends.to_pylist()
         for start, end in pairwise(ends):
             yield dict(zip(names[start:end], values[start:end], strict=True))
 

@@ -72,14 +72,12 @@ class GroupJob:
         once: bool = False,
     ) -> None:
         self.totals = Totals()
-        self._spark, self._work, self._access, self._checkpoint, self._say, self._once = (
-            spark,
-            work,
-            access,
-            checkpoint,
-            say,
-            once,
-        )
+        self._spark = spark
+        self._work = work
+        self._access = access
+        self._checkpoint = checkpoint
+        self._say = say
+        self._once = once
         self._stop_file = checkpoint.parent / f"{checkpoint.name}.stop"
         self._query: StreamingQuery | None = None
         # the last batch that is counted

@@ -121,7 +121,10 @@ class Keys:
         """Return the keys of rows. *texts* has everything else about them."""
         if not self._of_content:
             return list(map(self._form.__mod__, numbers))
-        form, salt, digest, size = self._form, self._salt, hashlib.blake2b, HEAD_DIGITS // 2
+        form = self._form
+        salt = self._salt
+        digest = hashlib.blake2b
+        size = HEAD_DIGITS // 2
         return [
             form
             % (
@@ -330,10 +333,8 @@ def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Ro
     count = len(bodies)
     if not all(map(_is_topic, set(topics))):
         return None
-    tags, names = (
-        _as_property("TAGS", values.get("tags"), count, _UNUSUAL_IN_TAG),
-        _as_property("KEYS", values.get("keys"), count, " "),
-    )
+    tags = _as_property("TAGS", values.get("tags"), count, _UNUSUAL_IN_TAG)
+    names = _as_property("KEYS", values.get("keys"), count, " ")
     if tags is None or names is None or None in bodies:
         return None
     if count and isinstance(bodies[0], str):

@@ -80,10 +80,8 @@ class Attempt:
         context = TaskContext.get()
         if context is None:
             return cls()
-        query_id, batch_id = (
-            context.getLocalProperty("sql.streaming.queryId"),
-            context.getLocalProperty("streaming.sql.batchId"),
-        )
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
         return cls(
             context.partitionId(),
             context.attemptNumber(),
@@ -108,12 +106,10 @@ class _Memory:
         repeated: bool,
         patience: Patience,
     ) -> None:
-        self._cluster, self._begin, self._repeated, self._patience = (
-            cluster,
-            begin,
-            repeated,
-            patience,
-        )
+        self._cluster = cluster
+        self._begin = begin
+        self._repeated = repeated
+        self._patience = patience
         self._begins: dict[str, Positions] = {}
         self._unsent = Unsent()
 
@@ -184,7 +180,10 @@ class _Sink:
         def limits(topic: str) -> DelayLimits:
             return self._cluster.delay_limits(options.access.namespace.wrap(topic))
 
-        count, topics, halves, invalid = 0, set[str](), list[Half](), 0
+        count = 0
+        topics = set[str]()
+        halves = list[Half]()
+        invalid = 0
         on_their_way: deque[Future[list[Half]]] = deque()
         try:
             for batch in batches:

@@ -48,12 +48,10 @@ class Appender:
         store_timestamp_ms: int,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self._config, self.queues, self._segment_bytes, self._clock_ms = (
-            config,
-            queues,
-            segment_bytes,
-            clock_ms,
-        )
+        self._config = config
+        self.queues = queues
+        self._segment_bytes = segment_bytes
+        self._clock_ms = clock_ms
         self._topics = Counter(topic for topic, _ in queues)
         self._kinds = kinds
         self._with_crc = config.record_crc

@@ -153,12 +153,10 @@ class LogWriter:
     def __init__(
         self, fs: Fs, directory: Path, segment_bytes: int, end: int, *, zeros: bool = True
     ) -> None:
-        self._fs, self._directory, self._segment_bytes, self._zeros = (
-            fs,
-            directory,
-            segment_bytes,
-            zeros,
-        )
+        self._fs = fs
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._zeros = zeros
         # start of the segment that records go to
         self._current = -1
         # everything before is records, or room that reads as zeros, in files of full size
@@ -450,7 +448,10 @@ class LogReader:
             inside -= wanted[k][1]
         whole = k > i and inside + (k - i) * _CHECK_BYTES >= end - begin
         if whole:
-            j, base, stop, asked = k, begin, end, inside
+            j = k
+            base = begin
+            stop = end
+            asked = inside
         try:
             data = self.read(base, stop - base)
         except Cold as cold:

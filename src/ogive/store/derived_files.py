@@ -59,7 +59,10 @@ class FlushPolicy:
         derived: "DerivedFiles",
         link: WriterLink,
     ) -> None:
-        self._config, self._log, self._appender, self._index = config, log_reader, appender, index
+        self._config = config
+        self._log = log_reader
+        self._appender = appender
+        self._index = index
         self._deleted, self._derived, self._link = deleted, derived, link
         # the lowest offset of every queue is that of a log which begins there, or later
         self.log_start = log_reader.start
@@ -235,10 +238,8 @@ class DerivedFiles:
             self._sync_log()
             self._deletions.save(flush.checkpoint.deleted)
             checkpoints.save(self._fs, self._root, flush.checkpoint)
-            self.saved_position, self.saved_deletions = (
-                flush.checkpoint.position,
-                flush.checkpoint.deleted,
-            )
+            self.saved_position = flush.checkpoint.position
+            self.saved_deletions = flush.checkpoint.deleted
 
     def remove_queues(self, directories: Sequence[Path]) -> Iterator[None]:
         """Remove the directories of a deleted topic's queues, and then that of the topic if it is

@@ -174,10 +174,8 @@ class IndexFile:
             slots[slot] = item
             item += 1
             if stored_ms != at_ms:
-                at_ms, seconds = (
-                    stored_ms,
-                    min(max(0, (stored_ms - begin_ms) // 1000), _MAX_SECONDS),
-                )
+                at_ms = stored_ms
+                seconds = min(max(0, (stored_ms - begin_ms) // 1000), _MAX_SECONDS)
             fields += (key_hash, offset, seconds, before)
         self.tail += struct.pack(_ITEM_FORMATS[len(hashes)], *fields)
         self.used_slots += used

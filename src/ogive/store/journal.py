@@ -66,7 +66,10 @@ class Journal:
     """The journal in one folder. Owner thread only, except for methods that say otherwise."""
 
     def __init__(self, fs: Fs, folder: Path, work: CommitWriter, link: WriterLink) -> None:
-        self._fs, self._folder, self._work, self._link = fs, folder, work, link
+        self._fs = fs
+        self._folder = folder
+        self._work = work
+        self._link = link
         self._handle = -1
         self._path = folder
         # of the current file; the writer's

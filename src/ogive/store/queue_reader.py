@@ -99,7 +99,10 @@ class QueueReader:
         """
         wanted: list[Wanted] = []
         total = messages = 0
-        gone, full, log_start, next_offset = False, False, self._log.start, offset
+        gone = False
+        full = False
+        log_start = self._log.start
+        next_offset = offset
         index = queue.index_of(offset, self.reading(queue))
         last = index + max(_MIN_SCAN, max_messages)
         while index < queue.end and not full and (index < last or next_offset == offset):

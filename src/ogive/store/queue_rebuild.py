@@ -46,11 +46,9 @@ def end_of_files(fs: Fs, kind: QueueKind, key: QueueKey) -> int:
 
 def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueCheckpoint) -> bool:
     """Return True if the files have exactly the entries that the checkpoint counted."""
-    file_entries, entry_bytes, directory = (
-        kind.file_entries,
-        kind.queue.entry_bytes,
-        kind.directory(state.key),
-    )
+    file_entries = kind.file_entries
+    entry_bytes = kind.queue.entry_bytes
+    directory = kind.directory(state.key)
     index = state.first_file * file_entries
     for crc in state.crcs:
         count = min(file_entries, state.end - index)

@@ -392,12 +392,10 @@ class _Remains:
     def __init__(
         self, read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
     ) -> None:
-        self._read, self._room, self._commitlog_offset, self._crc_from = (
-            read,
-            room,
-            commitlog_offset,
-            crc_from,
-        )
+        self._read = read
+        self._room = room
+        self._commitlog_offset = commitlog_offset
+        self._crc_from = crc_from
         self._head = head = read(0, _MAX_HEAD_BYTES).ljust(_MAX_HEAD_BYTES, b"\0")
         self._size, self._magic, _, _, _, _, offset, sys_flag, _ = HEAD.unpack_from(head)
         self._body_at, _, self._body_size = _v6_part(head, 0, sys_flag)

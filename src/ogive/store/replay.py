@@ -53,7 +53,10 @@ class Replay:
         deleted: dict[str, int],
         log_start: int,
     ) -> None:
-        self._fs, self._config, self._now_ms, self._kinds = fs, config, now_ms, kinds
+        self._fs = fs
+        self._config = config
+        self._now_ms = now_ms
+        self._kinds = kinds
         self._deleted, self._log_start = deleted, log_start
         self._batched = {topic.encode() for topic in kinds.batched}
         self._files = QueueFiles(fs, config.max_open_files, keep=True)

@@ -96,11 +96,9 @@ class Ages:
 
         Time between two runs of the machine is not counted; invalid ages count as young.
         """
-        elapsed, full_at, at_s = (
-            _seconds(value.get("elapsed")),
-            value.get("fullAt"),
-            _seconds(value.get("at")),
-        )
+        elapsed = _seconds(value.get("elapsed"))
+        full_at = value.get("fullAt")
+        at_s = _seconds(value.get("at"))
         if elapsed is None or not isinstance(full_at, dict) or at_s is None:
             return
         self._elapsed_s = elapsed
@@ -181,7 +179,10 @@ class LogRetention:
         derived: DerivedFiles,
         link: WriterLink,
     ) -> None:
-        self._log, self._disk, self._reader, self._index = log_reader, disk, reader, index
+        self._log = log_reader
+        self._disk = disk
+        self._reader = reader
+        self._index = index
         self._topics, self._flushes, self._derived = topics, flushes, derived
         self._link = link
 

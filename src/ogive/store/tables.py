@@ -101,7 +101,10 @@ class JsonTable:
         """Keep a table in *path*. *valid* checks whether an object in the file is this table at
         all.
         """
-        self._fs, self._path, self._valid, self._now = fs, path, valid, now
+        self._fs = fs
+        self._path = path
+        self._valid = valid
+        self._now = now
         self._backup = path.with_name(path.name + ".bak")
         # what the file holds, once it is known to be good
         self._current: bytes | None = None

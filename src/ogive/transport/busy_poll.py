@@ -82,12 +82,10 @@ class Expectation:
         give_way: Callable[[], None] = _give_way,
     ) -> None:
         """*limit_s*: the longest time to poll."""
-        self._limit_s, self._clock, self._taken_away, self._give_way = (
-            limit_s,
-            clock,
-            taken_away,
-            give_way,
-        )
+        self._limit_s = limit_s
+        self._clock = clock
+        self._taken_away = taken_away
+        self._give_way = give_way
         self._since = self._filled_at = clock()
         self._until = 0.0  # while looking
         # events in a row that arrived quickly

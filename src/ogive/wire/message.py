@@ -197,10 +197,8 @@ def raw_property(raw: bytes, name: bytes) -> bytes | None:
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
     """Return REAL_TOPIC and REAL_QID, or None if they are missing or invalid."""
-    topic, queue = (
-        properties.get(PropertyName.REAL_TOPIC),
-        whole_number(properties.get(PropertyName.REAL_QUEUE_ID, "")),
-    )
+    topic = properties.get(PropertyName.REAL_TOPIC)
+    queue = whole_number(properties.get(PropertyName.REAL_QUEUE_ID, ""))
     if not topic or len(topic) > MAX_RESOURCE_LENGTH or queue is None:
         return None
     return topic, queue
@@ -735,9 +733,9 @@ def unwrap(record: StoredMessage) -> list[StoredMessage]:
     Source: MessageDecoder.decodeMessage, 5.5.
     """
     where = f"the batch at {record.topic}/{record.queue_id}/{record.queue_offset}"
-    body, sys_flag = (
-        record.body,
-        record.sys_flag & ~(SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
+    body = record.body
+    sys_flag = record.sys_flag & ~(
+        SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
     )
     try:
         items = decode_batch(

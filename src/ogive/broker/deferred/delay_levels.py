@@ -200,7 +200,10 @@ class _Level:
         # everything before is delivered
         self.offset = 0
         self.steps = 0
-        self._store, self._put, self._store_host, self._now_ms = store, put, store_host, now_ms
+        self._store = store
+        self._put = put
+        self._store_host = store_host
+        self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._fetch, self._reads = fetch, JobReads(store, fetch, self._brought_in)
         # as it was when memory held it

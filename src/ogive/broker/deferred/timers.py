@@ -408,10 +408,8 @@ class Timers:
                 properties[DELETE_KEY], properties.get(PropertyName.REAL_TOPIC, ""), out_ms
             )
             return
-        deliver_ms, delay = (
-            exact_time(int(out_ms), properties.get(DELIVER_MS, "")),
-            is_delay(properties),
-        )
+        deliver_ms = exact_time(int(out_ms), properties.get(DELIVER_MS, ""))
+        delay = is_delay(properties)
         if offset < progress.end:
             if progress.by_second:
                 if int(out_ms) < progress.settled_ms:

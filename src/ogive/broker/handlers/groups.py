@@ -281,10 +281,8 @@ def _reset_targets(ctx: Context, topic: TopicConfig, header: ResetOffsetRequest)
         )
     if header.offset is None or header.offset == -1:
         return {header.queue_id: _offset_at(ctx, topic.name, header.queue_id, header.timestamp)}
-    first, end = (
-        ctx.store.min_offset(topic.name, header.queue_id),
-        ctx.store.max_offset(topic.name, header.queue_id),
-    )
+    first = ctx.store.min_offset(topic.name, header.queue_id)
+    end = ctx.store.max_offset(topic.name, header.queue_id)
     if not first <= header.offset <= end:
         raise Rejected(
             ResponseCode.INVALID_PARAMETER,

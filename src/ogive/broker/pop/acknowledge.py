@@ -262,10 +262,8 @@ def _check_place(ctx: Context, topic: TopicConfig, queue_id: int, offset: int) -
             f"queueId[{queue_id}] is illegal, topic:[{topic.name}] has {topic.read_queues} read "
             "queues",
         )
-    low, end = (
-        ctx.store.min_offset(topic.name, queue_id),
-        ctx.store.max_offset(topic.name, queue_id),
-    )
+    low = ctx.store.min_offset(topic.name, queue_id)
+    end = ctx.store.max_offset(topic.name, queue_id)
     if not low <= offset < max(end, 1):
         raise Rejected(
             ResponseCode.NO_MESSAGE, f"offset {offset} is not in the queue's range [{low}-{end}]"

@@ -246,8 +246,6 @@ async def _search(
         b"".join(reversed(records)),
     )
     if not records:
-        answer.code, answer.remark = (
-            ResponseCode.QUERY_NOT_FOUND,
-            "can not find message, maybe time range not correct",
-        )
+        answer.code = ResponseCode.QUERY_NOT_FOUND
+        answer.remark = "can not find message, maybe time range not correct"
     return answer

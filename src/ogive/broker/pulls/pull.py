@@ -144,10 +144,8 @@ class Pull:
         # the user, and the version of the access rules that let the request through
         self._user, self._rules_version = "", 0
         if ctx.guard is not None:
-            self._user, self._rules_version = (
-                command.ext_fields.get(ACCESS_KEY, ""),
-                ctx.guard.table.version,
-            )
+            self._user = command.ext_fields.get(ACCESS_KEY, "")
+            self._rules_version = ctx.guard.table.version
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = self._asked = header.queue_offset
@@ -335,10 +333,8 @@ class Pull:
         group's progress; without any, at the beginning, like a member that queries its offset
         (QUERY_CONSUMER_OFFSET).
         """
-        known, online = (
-            self._ctx.offsets.get(self._group, *self.key),
-            self._ctx.clients.consumer_group(self._group),
-        )
+        known = self._ctx.offsets.get(self._group, *self.key)
+        online = self._ctx.clients.consumer_group(self._group)
         if (
             known is None
             and online is not None

@@ -219,11 +219,9 @@ class ClientTable:
         now: Callable[[], float],
         changed: Callable[[str], None],
     ) -> None:
-        self._expiry_s, self._max_clients, self._max_subscriptions = (
-            expiry_s,
-            max_clients,
-            max_subscriptions,
-        )
+        self._expiry_s = expiry_s
+        self._max_clients = max_clients
+        self._max_subscriptions = max_subscriptions
         self._now, self._changed = now, changed
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
@@ -341,11 +339,9 @@ class ClientTable:
         if with_subscriptions:
             self._compare(group, data, client)
         group.members[client.connection] = client
-        group.consume_type, group.message_model, group.consume_from_where = (
-            data.consume_type,
-            data.message_model,
-            data.consume_from_where,
-        )
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
         resubscribed = False
         if with_subscriptions:
             self._bytes_of.setdefault(client.connection, {})[data.group] = size
@@ -359,21 +355,15 @@ class ClientTable:
         self, group: ConsumerGroup | None, data: ConsumerData, connection: Connection
     ) -> int:
         """Return the size of the subscriptions. Raises Rejected if it exceeds the limit."""
-        size, brought, known = (
-            memory_of(data.subscriptions),
-            self._bytes_of.get(connection, {}),
-            group.size if group is not None else 0,
-        )
+        size = memory_of(data.subscriptions)
+        brought = self._bytes_of.get(connection, {})
+        known = group.size if group is not None else 0
         if sum(brought.values()) - brought.get(data.group, 0) + size > MAX_CONNECTION_BYTES:
-            code, limit = (
-                ResponseCode.INVALID_PARAMETER,
-                f"{MAX_CONNECTION_BYTES} are allowed for one connection",
-            )
+            code = ResponseCode.INVALID_PARAMETER
+            limit = f"{MAX_CONNECTION_BYTES} are allowed for one connection"
         elif size > known and self._bytes - known + size > MAX_BYTES:
-            code, limit = (
-                ResponseCode.SYSTEM_BUSY,
-                f"{MAX_BYTES} are allowed for all groups together",
-            )
+            code = ResponseCode.SYSTEM_BUSY
+            limit = f"{MAX_BYTES} are allowed for all groups together"
         else:
             return size
         raise Rejected(code, f"the subscriptions of group {data.group} take {size} bytes: {limit}")

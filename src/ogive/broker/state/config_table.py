@@ -101,11 +101,9 @@ class TableWriter:
                 await asyncio.to_thread(self._save, render)
                 self.written = version
         except OSError as exc:
-            self._failed, self._failure, self._failed_at = (
-                version,
-                exc,
-                asyncio.get_running_loop().time(),
-            )
+            self._failed = version
+            self._failure = exc
+            self._failed_at = asyncio.get_running_loop().time()
             raise
         finally:
             self._writing = None

@@ -175,10 +175,8 @@ def _check_kept(config: SubscriptionGroupConfig) -> None:
         raise InvalidOption(
             f"group {config.name}: the type of groupRetryPolicy is CUSTOMIZED or EXPONENTIAL"
         )
-    exponential, customized = (
-        policy.get("exponentialRetryPolicy") or {},
-        policy.get("customizedRetryPolicy") or {},
-    )
+    exponential = policy.get("exponentialRetryPolicy") or {}
+    customized = policy.get("customizedRetryPolicy") or {}
     if not isinstance(exponential, dict) or not all(
         _is_number(exponential.get(name, 0)) for name in ("initial", "max", "multiplier")
     ):

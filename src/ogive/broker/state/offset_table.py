@@ -89,7 +89,10 @@ class Resets:
 
         *most*: returns the limit of resets, and of members in them.
         """
-        self._position, self._most, self._away_s, self._now = position, most, away_s, now
+        self._position = position
+        self._most = most
+        self._away_s = away_s
+        self._now = now
         # (topic, group, queue id)
         self._notes: dict[tuple[str, str, int], _Note] = {}
         # notes, and members in them

@@ -169,15 +169,11 @@ def change_group_attributes(
 def _check_of_group(name: str, value: str) -> None:
     allowed = _OF_GROUPS[name]
     if isinstance(allowed, range):
-        fits, expected = (
-            re.fullmatch(r"[+-]?[0-9]{1,19}", value) and int(value) in allowed,
-            f"a number from {allowed[0]} to {allowed[-1]}",
-        )
+        fits = re.fullmatch(r"[+-]?[0-9]{1,19}", value) and int(value) in allowed
+        expected = f"a number from {allowed[0]} to {allowed[-1]}"
     elif allowed is not None:
-        fits, expected = (
-            (value.lower() if allowed is _SWITCH else value) in allowed,
-            " or ".join(allowed),
-        )
+        fits = (value.lower() if allowed is _SWITCH else value) in allowed
+        expected = " or ".join(allowed)
     else:
         return
     if not fits:

@@ -96,12 +96,10 @@ class TransactionChecks:
 
         *read* reads the store, and waits for the disk off the loop if necessary.
         """
-        self._transactions, self._clients, self._config, self._read = (
-            transactions,
-            clients,
-            config,
-            read,
-        )
+        self._transactions = transactions
+        self._clients = clients
+        self._config = config
+        self._read = read
         self._store_host, self._now_ms, self._may_send = store_host, now_ms, may_send
         self._now_s, self._full_for_s = now_s, full_for_s
         self._turn = itertools.count()

@@ -110,7 +110,10 @@ class Transactions:
         served: Served = _as_sent,
     ) -> None:
         """*served*: see TopicTable.served()."""
-        self._store, self._now_ms, self._max_open, self._served = store, now_ms, max_open, served
+        self._store = store
+        self._now_ms = now_ms
+        self._max_open = max_open
+        self._served = served
         self._put: Put = store.put
         self._store_host = bytes(8)
         self._open: dict[bytes, OpenTransaction] = {}
@@ -222,10 +225,8 @@ class Transactions:
 
         *properties* are those of the message. Raises the errors of opening().
         """
-        key, group = (
-            properties.get(PropertyName.UNIQ_KEY, ""),
-            properties.get(PropertyName.PRODUCER_GROUP, ""),
-        )
+        key = properties.get(PropertyName.UNIQ_KEY, "")
+        group = properties.get(PropertyName.PRODUCER_GROUP, "")
         return self.accept_usual(
             message, for_consumers(message, properties), key, group, done, immunity_ms(properties)
         )
@@ -309,10 +310,8 @@ class Transactions:
 
     def _add_place(self, transaction: OpenTransaction, stored: PutResult) -> None:
         transaction.places.append(stored.queue_offset)
-        transaction.commitlog_offset, transaction.stored_ms = (
-            stored.commitlog_offset,
-            stored.store_timestamp_ms,
-        )
+        transaction.commitlog_offset = stored.commitlog_offset
+        transaction.stored_ms = stored.store_timestamp_ms
         self._places[stored.queue_offset] = transaction
 
     def _unplace(
@@ -568,12 +567,10 @@ class Transactions:
     def recover(self, offsets: OffsetTable) -> None:
         """Read the two topics from the group's progress on. Blocking. Raises StoreError."""
         found = find_transactions(self._store, offsets, self._served)
-        self._open, self._marks, self._stray, self._doubted = (
-            found.open,
-            found.marks,
-            found.stray,
-            found.doubted,
-        )
+        self._open = found.open
+        self._marks = found.marks
+        self._stray = found.stray
+        self._doubted = found.doubted
         self._places.update(
             sorted(
                 (place, transaction)

@@ -176,10 +176,8 @@ class MessageCalls(AdminBase):
         validate_topic(topic)
         if not 1 <= limit <= MAX_MESSAGES:
             raise InvalidOption(f"limit is {limit}: must be between 1 and {MAX_MESSAGES}")
-        begin_ms, end_ms = (
-            0 if start is None else to_ms(start),
-            FOR_EVER_MS if end is None else to_ms(end),
-        )
+        begin_ms = 0 if start is None else to_ms(start)
+        end_ms = FOR_EVER_MS if end is None else to_ms(end)
         check_period(begin_ms, end_ms)
         if key is None:
             found = await self._by_time(topic, begin_ms, end_ms, limit)

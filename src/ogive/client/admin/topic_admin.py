@@ -215,10 +215,8 @@ class TopicCalls(AdminBase):
                 # deleted since it was listed
                 return None
             brokers = tuple(sorted(row.broker_name for row in route.queues))
-            reads, writes = (
-                sum(row.read_queues for row in route.queues),
-                sum(row.write_queues for row in route.queues),
-            )
+            reads = sum(row.read_queues for row in route.queues)
+            writes = sum(row.write_queues for row in route.queues)
             return TopicSummary(name, brokers, reads, writes, kinds[name])
 
         rows = await each(

@@ -52,10 +52,8 @@ class AccessCalls(AdminBase):
         enabled: bool | None = None,
     ) -> None:
         """Change the settings that are given."""
-        kinds, states = (
-            {None: None, True: SUPER, False: NORMAL},
-            {None: None, True: ENABLED, False: DISABLED},
-        )
+        kinds = {None: None, True: SUPER, False: NORMAL}
+        states = {None: None, True: ENABLED, False: DISABLED}
         user = User(
             username=name, password=password, user_type=kinds[super_user], status=states[enabled]
         )

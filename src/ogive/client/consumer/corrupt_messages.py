@@ -68,7 +68,10 @@ class CorruptMessages:
 
     def was_right(self) -> None:
         """Record a pull that brought nothing damaged."""
-        self._most, self._count, self._last, self.stuck_at = None, 0, (), None
+        self._most = None
+        self._count = 0
+        self._last = ()
+        self.stuck_at = None
 
     def after(self, asked: int, failure: DamagedMessage | NoRecord, now: float) -> int | None:
         """Record and log what a pull at *asked* brought.

@@ -360,10 +360,8 @@ class GroupClient:
                     answering_id,
                     offset,
                 )
-                address, answering_id = (
-                    self._instance.routes.broker_address(queue.broker_name),
-                    MASTER_ID,
-                )
+                address = self._instance.routes.broker_address(queue.broker_name)
+                answering_id = MASTER_ID
                 result = await rpc.pull_message(
                     self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s
                 )
@@ -481,10 +479,8 @@ async def _copied_body(message: MessageExt) -> tuple[bytes, int]:
     A body that came compressed is compressed again: inflated it may be longer than brokers accept.
     Raises MessageIllegal for one that is too long for a frame.
     """
-    body, sys_flag = (
-        message.body,
-        message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
-    )
+    body = message.body
+    sys_flag = message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
     if len(body) > message.stored_bytes > 0:
         body, sys_flag = await asyncio.to_thread(compress, body)
     if len(body) > _MAX_COPY_BYTES:

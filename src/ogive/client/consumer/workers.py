@@ -363,13 +363,11 @@ class ThreadWorkers(Generic[T, R]):
         """Do tasks until there are none, or until another listener waits for a thread."""
         threading.current_thread().name = f"{self._name}-{slot}"
         self._idents[slot] = threading.get_ident()
-        tasks, run, results, running, clock = (
-            self._tasks,
-            self._run,
-            self._results,
-            self._running,
-            time.monotonic,
-        )
+        tasks = self._tasks
+        run = self._run
+        results = self._results
+        running = self._running
+        clock = time.monotonic
         while True:
             try:
                 task = tasks.popleft()

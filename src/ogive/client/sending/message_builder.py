@@ -248,12 +248,10 @@ class MessageBuilder:
             if self._instrumentation is not None:
                 message, one = self._instrumentation.send_begins(message, in_batch=False)
                 begun = (one,)
-            topic, body, sharding_key, flag = (
-                message.topic,
-                message.body,
-                message.sharding_key,
-                message.flag,
-            )
+            topic = message.topic
+            body = message.body
+            sharding_key = message.sharding_key
+            flag = message.flag
             text = message_property_text(message)
             unusual_level = message.delay_level if message.delay_level > USUAL_LEVELS else 0
         topic, queue = self.on_wire(topic, queue)

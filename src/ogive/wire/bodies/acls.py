@@ -75,10 +75,8 @@ class User:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "user")
-        user_type, status = (
-            get_field(obj, "userType", str, ""),
-            get_field(obj, "userStatus", str, ""),
-        )
+        user_type = get_field(obj, "userType", str, "")
+        status = get_field(obj, "userStatus", str, "")
         password = get_field(obj, "password", str, "")
         if len(password) > MAX_SECRET_LENGTH:
             raise ProtocolError(

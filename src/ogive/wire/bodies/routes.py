@@ -198,10 +198,8 @@ class RegisterBrokerBody:
             f"{name} {t.read_queues} {t.write_queues} {t.perm} {t.filter_type}".encode()
             for name, t in self.topics.items()
         )
-        version, filter_servers = (
-            dumps(self.data_version.to_json()),
-            dumps(list(self.filter_servers)),
-        )
+        version = dumps(self.data_version.to_json())
+        filter_servers = dumps(list(self.filter_servers))
         count, no_mappings = len(self.topics).to_bytes(4), bytes(4)
         return b"".join(
             (_sized(version), count, *map(_sized, lines), _sized(filter_servers), no_mappings)
