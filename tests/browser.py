@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,11 +50,16 @@ class Browser:
         )
 
     def get(
-        self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: str | None = None,
     ) -> Answer:
         connection = http.client.HTTPConnection(self.address, timeout=WAIT_S)
         try:
-            connection.request(method, path, headers={**self._sent, **(headers or {})})
+            connection.request(method, path, body, headers={**self._sent, **(headers or {})})
             answer = connection.getresponse()
             return Answer(
                 answer.status,
@@ -62,6 +68,23 @@ class Browser:
             )
         finally:
             connection.close()
+
+    def confirm(self, page: Answer, **headers: str) -> Answer:
+        """Press the button of a preview; *headers* take the place of the browser's own."""
+        (place,) = re.findall(r'<form method="post" action="([^"]*)"', page.text)
+        return self.post(place, f"token={token_of(page)}", **headers)
+
+    def post(self, path: str, body: str, **headers: str) -> Answer:
+        own = {
+            "Origin": f"http://{self.address}",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        return self.get(path, method="POST", body=body, headers=own | headers)
+
+
+def token_of(page: Answer) -> str:
+    (token,) = re.findall(r'name="token" value="([^"]*)"', page.text)
+    return str(token)
 
 
 def basic(user: str, password: str) -> str:

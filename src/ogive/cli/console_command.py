@@ -102,6 +102,7 @@ def _config(
             name=options.console_name,
             credentials=asked,
             tls=tls,
+            actions=options.console_actions,
         )
     except InvalidOption as exc:
         raise InvalidOption(f"{exc} (--console-host IP, --console-credentials FILE)") from None

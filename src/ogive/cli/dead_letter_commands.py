@@ -1,15 +1,13 @@
 """``ogive dead-letter``: list the messages that a group could not consume, and send them again.
 
-``redrive`` selects the letters first, asks, and then sends one after the other. It keeps no record
-of its own: the copies in the group's retry topic show which letters were sent before.
+``redrive`` selects the letters first, asks, and then sends one after the other.
 """
 
 import argparse
 import asyncio
-import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from ogive import aio
@@ -18,8 +16,14 @@ from ogive.cli.exits import EXIT_INTERRUPTED
 from ogive.cli.options import sql_filter
 from ogive.cli.output import confirm, period, print_done, print_message, say, say_if_more
 from ogive.client.admin.message_admin import MAX_MESSAGES
+from ogive.client.admin.redrive import (
+    ChosenLetters,
+    LetterFilter,
+    choose_letters,
+    send_letters,
+)
 from ogive.errors import InvalidOption
-from ogive.model import MessageExt, parse_tags
+from ogive.model import MessageExt
 from ogive.text import pluralize
 
 PAGE: Final = 1_000
@@ -27,8 +31,6 @@ PAGE: Final = 1_000
 REPORT_S: Final = 5.0
 """Time between two lines of progress."""
 _FILTERS: Final = ("since", "until", "tag", "where", "limit")
-
-Test = Callable[[MessageExt], bool]
 
 
 async def list_letters(options: argparse.Namespace) -> int:
@@ -46,9 +48,10 @@ async def list_letters(options: argparse.Namespace) -> int:
 
 async def redrive(options: argparse.Namespace) -> int:
     """Send dead letters again. If an id is not among them, raise InvalidOption and send nothing."""
-    test = _check(options)
+    wanted = _check(options)
     async with aio.Admin(client=client_config(options)) as admin:
-        letters, sent_before = await _choose(admin, options, test)
+        chosen = await _choose(admin, options, wanted)
+        letters, sent_before = chosen.letters, chosen.sent_before
         if letters and not (options.ids or options.dry_run):
             oldest = min(letter.stored_at for letter in letters).date()
             confirm(
@@ -85,8 +88,8 @@ async def redrive(options: argparse.Namespace) -> int:
     return EXIT_INTERRUPTED if sent < len(letters) else 0
 
 
-def _check(options: argparse.Namespace) -> Test:
-    """Return the test that selects letters. Raises InvalidOption for invalid options."""
+def _check(options: argparse.Namespace) -> LetterFilter:
+    """Return the filter that selects letters. Raises InvalidOption for invalid options."""
     if options.ids and options.all:
         raise InvalidOption(
             "--all sends all dead letters, and ids select some: leave one of them out"
@@ -102,75 +105,43 @@ def _check(options: argparse.Namespace) -> Test:
             raise InvalidOption(
                 f"--{name} selects dead letters, and so do ids: leave one of them out"
             )
-    if options.limit is None:
-        options.limit = MAX_MESSAGES
-    if not 1 <= options.limit <= MAX_MESSAGES:
+    limit = MAX_MESSAGES if options.limit is None else options.limit
+    if not 1 <= limit <= MAX_MESSAGES:
         raise InvalidOption(
-            f"--limit {options.limit}: must be between 1 and {MAX_MESSAGES}; run the same command "
+            f"--limit {limit}: must be between 1 and {MAX_MESSAGES}; run the same command "
             "again to send the next ones"
         )
     if options.rate is not None and not 0 < options.rate < 1e9:
         raise InvalidOption(f"--rate {options.rate:g}: must be more than 0 messages a second")
-    conditions: list[Test] = []
-    if options.ids:
-        ids = frozenset(options.ids)
-        conditions.append(lambda letter: letter.id in ids)
-    if options.tag is not None and (tags := parse_tags(options.tag)):
-        conditions.append(lambda letter: letter.tag in tags)
-    if options.where is not None:
-        where = sql_filter("--where", options.where)
-        conditions.append(lambda letter: where.matches(letter.properties))
-    return lambda letter: all(holds(letter) for holds in conditions)
+    start, end = period(options)
+    return LetterFilter(
+        ids=frozenset(options.ids),
+        start=start,
+        end=end,
+        tag=options.tag,
+        where=None if options.where is None else sql_filter("--where", options.where),
+        limit=limit,
+        again=options.again,
+    )
 
 
 async def _choose(
-    admin: aio.Admin, options: argparse.Namespace, test: Test
-) -> tuple[list[MessageExt], int]:
-    """Return the letters to send, and the number of others that were sent before."""
-    missing, read, sent_before = set(options.ids), 0, 0
-    # by id, because a crash may have stored a letter several times
-    chosen: dict[str, MessageExt] = {}
+    admin: aio.Admin, options: argparse.Namespace, wanted: LetterFilter
+) -> ChosenLetters:
     progress = _Progress()
-    async for letter in _letters(admin, options):
-        read += 1
-        progress.show(f"looked at {pluralize(read, 'dead letter')}, {len(chosen):,} to send")
-        if not test(letter):
-            continue
-        missing.discard(letter.id)
-        if not options.again and await admin.was_sent_again(options.group, letter):
-            sent_before += 1
-            continue
-        chosen[letter.id] = letter
-        if len(chosen) == options.limit:
-            way = "use --since" if options.again else "run the same command again"
-            say(f"selected the first {options.limit:,}; {way} to send the next ones")
-            break
-    if missing:
-        raise InvalidOption(
-            f"group {options.group} has no dead letter {min(missing)} (`ogive dead-letter list "
-            f"{options.group}` shows their ids)"
-        )
-    return list(chosen.values()), sent_before
-
-
-async def _letters(admin: aio.Admin, options: argparse.Namespace) -> AsyncIterator[MessageExt]:
-    """Yield the dead letters between --since and --until, the oldest first."""
-    start, end = period(options)
-    seen: Collection[object] = ()
-    while page := await admin.dead_letters(options.group, start=start, end=end, limit=PAGE):
-        places = {(letter.queue, letter.queue_offset): letter for letter in page}
-        fresh = [letter for place, letter in places.items() if place not in seen]
-        for letter in fresh:
-            yield letter
-        if len(page) < PAGE:
-            return
-        if not fresh:
-            raise InvalidOption(
-                f"over {PAGE:,} dead letters were stored at {start}: send them with `ogive "
-                "pipeline redrive`"
-            )
-        # the next page begins at the same time: more letters may have it
-        seen, start = places.keys(), page[-1].stored_at
+    chosen = await choose_letters(
+        admin,
+        options.group,
+        wanted,
+        page=PAGE,
+        report=lambda read, count: progress.show(
+            f"looked at {pluralize(read, 'dead letter')}, {count:,} to send"
+        ),
+    )
+    if chosen.full:
+        way = "use --since" if options.again else "run the same command again"
+        say(f"selected the first {wanted.limit:,}; {way} to send the next ones")
+    return chosen
 
 
 async def _send(
@@ -186,18 +157,14 @@ async def _send(
     signals = (signal.SIGINT, signal.SIGTERM)
     for number in signals:
         loop.add_signal_handler(number, stop.set)
-    began = loop.time()
+
+    def report(count: int) -> None:
+        nonlocal sent
+        sent = count
+        progress.show(f"sent {sent:,} of {pluralize(len(letters), 'dead letter')}")
+
     try:
-        for letter in letters:
-            if options.rate is not None:
-                with contextlib.suppress(TimeoutError):
-                    pause = began + sent / options.rate - loop.time()
-                    await asyncio.wait_for(stop.wait(), max(0.0, pause))
-            if stop.is_set():
-                break
-            await admin.send_again(options.group, letter)
-            sent += 1
-            progress.show(f"sent {sent:,} of {pluralize(len(letters), 'dead letter')}")
+        await send_letters(admin, options.group, letters, stop, rate=options.rate, report=report)
     finally:
         for number in signals:
             loop.remove_signal_handler(number)

@@ -32,6 +32,7 @@ from ogive.cli.output import (
     say,
 )
 from ogive.client.admin import GroupSummary, OffsetReset, QueueLag, ResetTarget
+from ogive.client.admin.effects import ResetEffect, first_position, reset_words
 from ogive.client.admin.records import NO_MEMBER, behind_s, how_consumed
 from ogive.errors import (
     BrokerError,
@@ -42,7 +43,7 @@ from ogive.errors import (
     ProtocolError,
     TransportError,
 )
-from ogive.model import RETRY_PREFIX, MessageQueue
+from ogive.model import MessageQueue
 from ogive.text import escape_lines, pluralize
 from ogive.transport.event_loop import each
 
@@ -281,21 +282,9 @@ async def _ask(
     Raises InvalidOption if the user does not agree, and if the topic is probably not the intended
     one.
     """
-    if all(row.before is None for row in plan):
-        await _ask_whether_it_is_meant(admin, options)
-    moves = [row.after - row.before for row in plan if row.before is not None]
-    skipped, repeated = sum(max(0, move) for move in moves), sum(max(0, -move) for move in moves)
-    questions = []
-    if skipped:
-        questions.append(
-            f"skip {pluralize(skipped, 'message')} of {options.topic} that group {options.group} "
-            "has not consumed"
-        )
-    if repeated:
-        questions.append(
-            f"deliver {pluralize(repeated, 'message')} of {options.topic} to group {options.group} "
-            "again"
-        )
+    if question := await first_position(admin, options.group, options.topic, plan):
+        confirm(question, yes=False)
+    questions = ResetEffect.from_plan(plan).sentences(options.group, options.topic)
     if not questions:
         return []
     _print_plan(plan, sys.stderr if options.json else None)
@@ -303,30 +292,9 @@ async def _ask(
     return plan
 
 
-async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:
-    """Ask before a group gets its first position in a topic that it does not consume: it would be
-    behind in that topic for ever.
-    """
-    consumed = {
-        row.queue.topic
-        for row in await admin.lag(options.group, members=False)
-        if not row.queue.topic.startswith(RETRY_PREFIX)
-    }
-    if consumed and options.topic not in consumed:
-        names = " ".join(sorted(consumed))
-        confirm(
-            f"group {options.group} has never consumed {options.topic}, but {names}: give it a "
-            "position there for good?",
-            yes=False,
-        )
-
-
 def _row(row: OffsetReset) -> tuple[object, ...]:
-    if row.before is None:
-        return row.queue.broker_name, row.queue.queue_id, "none", row.after, ""
-    moved = row.after - row.before
-    words = f"{moved:,} skipped" if moved > 0 else f"{-moved:,} again" if moved else "stays"
-    return row.queue.broker_name, row.queue.queue_id, f"{row.before:,}", row.after, words
+    before = "none" if row.before is None else f"{row.before:,}"
+    return row.queue.broker_name, row.queue.queue_id, before, row.after, reset_words(row)
 
 
 def place(text: str) -> ResetTarget:

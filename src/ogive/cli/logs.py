@@ -16,8 +16,8 @@ LINES_A_SECOND: Final = 10
 # longer than the retries of one request
 SAME_AFTER_S: Final = 10.0
 MAX_LINES_KNOWN: Final = 1_000
-CHANGES: Final = "ogive.access.audit"
-"""The logger of administrative changes, which are always shown."""
+CHANGES: Final = ("ogive.access.audit", "ogive.console.audit")
+"""The loggers of administrative changes, which are always shown."""
 RECOVERY: Final = "ogive.store.recovery"
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
@@ -37,7 +37,7 @@ def set_up_logging(verbose: int, form: Literal["text", "json"]) -> None:
     handler.addFilter(RateFilter())
     level = _LEVELS[min(verbose, 2)]
     logging.basicConfig(level=level, handlers=[handler])
-    for name in (CHANGES, RECOVERY):
+    for name in (*CHANGES, RECOVERY):
         logging.getLogger(name).setLevel(min(level, logging.INFO))
 
 
@@ -132,7 +132,7 @@ class RateFilter(logging.Filter):
         self._kinds: dict[tuple[str, int], tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == CHANGES:
+        if record.name in CHANGES:
             return True
         kind, now = (record.name, record.lineno), self._now()
         start, passed, held_back = self._kinds.get(kind, (now, 0, 0))

@@ -50,6 +50,13 @@ def _console_address(needed: str) -> tuple[Option, ...]:
             metavar="NAME",
             help="another host name by which browsers reach it, such as a proxy's",
         ),
+        option(
+            "--console-actions",
+            action="store_true",
+            help="offer changes, each with a preview, a confirmation and a line in the log. With "
+            "access control the broker decides by the user that signs in; without, they need "
+            "--console-credentials and loopback",
+        ),
     )
 
 
@@ -492,8 +499,9 @@ CONSOLE: Final = Command(
     "console",
     "console_command:run",
     "serve web pages that show a cluster, ours or Apache's, until Ctrl-C or SIGTERM",
-    "The pages are read-only: topics, groups, lag, messages, dead letters, with the commands for "
-    "each. `ogive up --console-port PORT` serves them beside a broker.",
+    "The pages are read-only, unless --console-actions is given: topics, groups, lag, messages, "
+    "dead letters, with the commands for each. `ogive up --console-port PORT` serves them beside a "
+    "broker.",
     parts=(
         option(
             "--port",

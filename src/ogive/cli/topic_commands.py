@@ -6,14 +6,18 @@ out.
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import confirm, print_changes, print_done, print_json, print_rows, print_table
-from ogive.client.admin import BrokerTopic, Topic, TopicSummary
-from ogive.client.admin.records import topic_kind
+from ogive.client.admin import TopicSummary
+from ogive.client.admin.effects import (
+    check_new_topic,
+    check_queues,
+    queue_notes,
+    unread_messages,
+)
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 from ogive.text import pluralize
 from ogive.transport.event_loop import each
@@ -50,11 +54,7 @@ async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
 
 
 async def create_topic(options: argparse.Namespace) -> int:
-    if topic_kind(options.topic) == "system":
-        raise InvalidOption(
-            f"topic {options.topic}: the name is one of the brokers' own, which `ogive topic list` "
-            "leaves out"
-        )
+    check_new_topic(options.topic)
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_topic(
             options.topic,
@@ -161,7 +161,7 @@ async def update_topic(options: argparse.Namespace) -> int:
         reads, writes = wanted.get("read_queues"), wanted.get("write_queues")
         check_queues(topic.brokers, reads, writes)
         changes = await admin.update_topic(options.topic, **wanted, dry_run=True)
-        lost = await _unread(admin, topic, reads) if reads is not None else ""
+        lost = await unread_messages(admin, topic, reads) if reads is not None else ""
         if changes and not options.dry_run and lost:
             confirm(
                 f"{lost}: they will not be consumed any more. Change topic {options.topic} all the "
@@ -173,7 +173,7 @@ async def update_topic(options: argparse.Namespace) -> int:
     print_changes(changes, f"topic {options.topic}", as_json=options.json, dry_run=options.dry_run)
     if options.dry_run and lost:
         print(f"note: {lost}: they would not be consumed any more", file=sys.stderr)
-    for note in notes(topic, reads, writes):
+    for note in queue_notes(topic, reads, writes):
         print(f"note: {note}", file=sys.stderr)
     return 0
 
@@ -197,73 +197,3 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
             "is needed"
         )
     return wanted
-
-
-def check_queues(rows: Sequence[BrokerTopic], reads: int | None, writes: int | None) -> None:
-    """Raise InvalidOption if senders would use queues that are not read."""
-    if reads is None and writes is None:
-        return
-    for row in rows:
-        to_read, to_write = reads or row.read_queues, writes or row.write_queues
-        if to_write > to_read:
-            raise InvalidOption(
-                f"{to_write} queues to write and {to_read} to read on {row.broker}: nobody would "
-                "get what is sent to the others. "
-                "--queues changes both; to have fewer, take --write-queues down first"
-            )
-
-
-def notes(topic: Topic, reads: int | None, writes: int | None) -> list[str]:
-    """Return notes for the user about these numbers of queues."""
-    said = []
-    if writes is not None and any(row.write_queues != writes for row in topic.brokers):
-        said.append(
-            "with another number of queues a sharding key may go to another queue, while its older "
-            "messages are not consumed yet"
-        )
-    if writes is not None and any(row.write_queues < writes for row in topic.brokers):
-        said.append("groups that run take over new queues within about a minute")
-    if (
-        writes is not None
-        and reads is None
-        and any(row.write_queues > writes for row in topic.brokers)
-    ):
-        said.append(
-            f"what the queues from {writes} on hold is still consumed. When `ogive lag GROUP` "
-            "shows nothing there: "
-            f"`ogive topic update {topic.name} --read-queues {writes}`"
-        )
-    if (
-        writes is not None
-        and reads is not None
-        and any(reads < row.read_queues and writes < row.write_queues for row in topic.brokers)
-    ):
-        said.append(
-            "senders that know the old queues are refused there for up to 30 s; --write-queues "
-            "first, --read-queues later spares them that"
-        )
-    return said
-
-
-async def _unread(admin: aio.Admin, topic: Topic, reads: int) -> str:
-    """Describe the unread messages in queues from *reads* on; empty if there are none."""
-    if all(row.read_queues <= reads for row in topic.brokers):
-        return ""
-    where = f"in the queues from {reads} on"
-    if not topic.groups:
-        held = sum(
-            r.max_offset - r.min_offset
-            for r in await admin.offsets(topic.name)
-            if r.queue.queue_id >= reads
-        )
-        return f"{pluralize(held, 'message')} {where}, consumed by nobody yet" if held else ""
-    behind = {
-        group: sum(
-            row.lag
-            for row in await admin.lag(group, topic.name, members=False)
-            if row.queue.queue_id >= reads
-        )
-        for group in topic.groups
-    }
-    said = ", ".join(f"{lag:,} by {group}" for group, lag in behind.items() if lag)
-    return f"messages {where} are not consumed yet ({said})" if said else ""

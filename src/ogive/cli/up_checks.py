@@ -37,6 +37,7 @@ _ABOUT: Final = (
     ("console_host", "console_port", "--console-port"),
     ("console_name", "console_port", "--console-port"),
     ("console_credentials", "console_port", "--console-port"),
+    ("console_actions", "console_port", "--console-port"),
 )
 """Options that only modify another one: (option, the other, how to give it)."""
 

@@ -1,6 +1,6 @@
-"""The web console: read-only pages about a cluster, ours or Apache's.
+"""The web console: pages about a cluster, ours or Apache's.
 
-Changes are made with the command line.
+They are read-only, unless actions are switched on; each action has its command.
 
 The only place that imports starlette, uvicorn and jinja2 (the extra ``console``).
 """

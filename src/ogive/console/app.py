@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -25,25 +26,23 @@ from ogive.client.admin.message_admin import check_place
 from ogive.client.admin.records import behind_s
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.console import format
+from ogive.console.action_pages import ACTION_S, ActionPages
 from ogive.console.charts import Samples
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.config import ConsoleConfig
+from ogive.console.failures import status_of
+from ogive.console.forms import moment_ms, whole_number
 from ogive.console.group_pages import GroupQueries, GroupRow
 from ogive.console.guard import RequestGuard
 from ogive.console.message_pages import LIMIT, MAX_QUEUES, MessageQueries, body_of
 from ogive.console.queries import Queries, reason
 from ogive.console.topic_pages import TopicQueries, TopicRow
 from ogive.errors import (
-    BrokerError,
-    ConsumerNotOnline,
     GroupNotExist,
     InvalidOption,
-    NoPermission,
     NoRoute,
     OgiveError,
-    QueryNotFound,
     ResponseCode,
-    TopicNotExist,
 )
 from ogive.model import MessageExt, MessageQueue, PropertyName, check_offset, dlq_topic
 from ogive.text import escape_lines
@@ -63,23 +62,25 @@ QUEUE_ROWS: Final = 512
 MAX_QUERY: Final = 1024
 # messages on a topic's page
 RECENT: Final = 20
+# pages that do not show new figures by themselves
+_STILL: Final = ("message", "messages", "action", "done")
 _STATIC: Final = {
     "console.css": "text/css",
     "console.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-_STATUS: Final[tuple[tuple[tuple[type[OgiveError], ...], int, str], ...]] = (
-    ((InvalidOption,), 400, "That cannot be looked up"),
-    ((NoRoute, TopicNotExist, GroupNotExist, QueryNotFound, ConsumerNotOnline), 404, "Not found"),
-    ((NoPermission,), 403, "Not permitted"),
-)
-
 View = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
 def console_app(config: ConsoleConfig) -> ASGIApp:
     """Return the console as an ASGI application with a lifespan."""
-    return RequestGuard(_Pages(config).app(), name=config.name, credentials=config.credentials)
+    return RequestGuard(
+        _Pages(config).app(),
+        name=config.name,
+        credentials=config.credentials,
+        accepts_posts=config.actions,
+        https=config.tls is not None,
+    )
 
 
 class _Pages:
@@ -94,6 +95,7 @@ class _Pages:
         self._topics = TopicQueries(self._cluster)
         self._groups = GroupQueries(self._cluster, self._topics)
         self._messages = MessageQueries(self._cluster, self._topics)
+        self._actions = ActionPages(config.client, self._queries.forget) if config.actions else None
         self._samples = Samples()
         # the topics and groups that are next
         self._turns = {"topics": 0, "groups": 0}
@@ -113,6 +115,7 @@ class _Pages:
             "path": format.path,
             "command": self._command,
             "access_options": _access_options(config.client),
+            "actions_on": config.actions,
             "version": __version__,
             "static": {
                 name: f"/static/{name}?{hashlib.sha256(text).hexdigest()[:12]}"
@@ -135,6 +138,15 @@ class _Pages:
         routes = [
             Route(path, self._shown(template, view)) for path, (template, view) in views.items()
         ]
+        if self._actions is not None:
+            routes += [
+                Route("/act/{name}", self._shown("action", self._actions.form)),
+                Route(
+                    "/act/{name}",
+                    self._shown("done", self._actions.confirm, limit_s=2 * ACTION_S),
+                    methods=["POST"],
+                ),
+            ]
         return Starlette(
             routes=[*routes, Route("/static/{name}", self._file)],
             lifespan=self._lifespan,
@@ -152,25 +164,35 @@ class _Pages:
             await asyncio.wait([sampling])
             await self._queries.close()
 
-    def _shown(self, template: str, view: View) -> Callable[[Request], Awaitable[Response]]:
+    def _shown(
+        self, template: str, view: View, *, limit_s: float = PAGE_S
+    ) -> Callable[[Request], Awaitable[Response]]:
+        # what a POST was answered with must not be replaced by the page of a GET
+        error = partial(self._error, live=template != "done")
+
         async def endpoint(request: Request) -> Response:
             try:
                 if any(len(value) > MAX_QUERY for _, value in request.query_params.multi_items()):
                     raise InvalidOption(f"a field holds more than {MAX_QUERY:,} characters")
-                async with asyncio.timeout(PAGE_S):
+                async with asyncio.timeout(limit_s):
                     values = await view(request)
                 status = values.pop("status", 200)
                 return self._page(template, values, status)
             except OgiveError as exc:
-                return self._refused(exc)
+                status, title = status_of(exc)
+                return error(title, reason(exc), status)
             except TimeoutError:
-                return self._error(
-                    "The cluster does not answer", f"not everything came within {PAGE_S:.0f} s", 504
+                return error(
+                    "The cluster does not answer",
+                    f"not everything came within {limit_s:.0f} s",
+                    504,
                 )
+            except HTTPException:
+                raise
             except Exception as exc:
                 # an error in one page must not affect the others
                 log.exception("the page %s failed", request.url.path)
-                return self._error(
+                return error(
                     "The console has a fault", f"{type(exc).__name__}; its log says more", 500
                 )
 
@@ -178,9 +200,11 @@ class _Pages:
 
     def _page(self, template: str, values: dict[str, Any], status: int = 200) -> Response:
         text = self._templates.get_template(f"{template}.html").render(
-            values, page=template, now=datetime.now(UTC)
+            {"live": template not in _STILL, **values}, page=template, now=datetime.now(UTC)
         )
-        return Response(text.encode("utf-8", "replace"), status, media_type="text/html")
+        # without a referrer browsers hide the origin of a form, which the guard needs
+        headers = {"Referrer-Policy": "same-origin"} if template == "action" else None
+        return Response(text.encode("utf-8", "replace"), status, headers, media_type="text/html")
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -199,14 +223,12 @@ class _Pages:
 
     # --- what went wrong --------------------------------------------------------------------------
 
-    def _error(self, title: str, text: str, status: int) -> Response:
-        return self._page("error", {"title": title, "text": text}, status)
-
-    def _refused(self, error: OgiveError) -> Response:
-        status, title = _status_of(error)
-        return self._error(title, reason(error), status)
+    def _error(self, title: str, text: str, status: int, *, live: bool = True) -> Response:
+        return self._page("error", {"title": title, "text": text, "live": live}, status)
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            return self._error("Not possible", "this page takes no such request", 405)
         return self._error("Not found", "the console has no such page", 404)
 
     # --- samples ----------------------------------------------------------------------------------
@@ -405,8 +427,8 @@ class _Pages:
             elif given["from"] or given["to"]:
                 values["found"] = await self._messages.between(
                     given["topic"],
-                    _moment(given["from"]),
-                    _moment(given["to"]),
+                    moment_ms(given["from"]),
+                    moment_ms(given["to"]),
                     _places_in(request, given["topic"]),
                 )
             else:
@@ -415,7 +437,7 @@ class _Pages:
                 )
         except OgiveError as exc:
             # shown beside the form, so that the input can be corrected
-            values |= {"trouble": reason(exc), "status": _status_of(exc)[0]}
+            values |= {"trouble": reason(exc), "status": status_of(exc)[0]}
         return values
 
     async def _message(self, request: Request) -> dict[str, Any]:
@@ -456,9 +478,9 @@ class _Pages:
             return await self._messages.by_id(query["id"].strip(), query.get("topic") or None)
         try:
             queue = MessageQueue(
-                query["topic"], query["broker"], _whole_number("queue", query["queue"])
+                query["topic"], query["broker"], whole_number("queue", query["queue"])
             )
-            offset = _whole_number("offset", query["offset"])
+            offset = whole_number("offset", query["offset"])
         except KeyError:
             raise InvalidOption(
                 "a message is named by its id, or by topic, broker, queue and offset"
@@ -474,29 +496,6 @@ def _uptime(figures: dict[str, str], now: datetime) -> float | None:
         if boot.isdecimal() and len(boot) < 16
         else None
     )
-
-
-def _status_of(error: OgiveError) -> tuple[int, str]:
-    """Return the HTTP status for *error*, and the title of its page."""
-    for kinds, status, title in _STATUS:
-        if isinstance(error, kinds):
-            return status, title
-    if isinstance(error, BrokerError):
-        invalid = error.code == ResponseCode.INVALID_PARAMETER
-        return (
-            (400, "That cannot be looked up")
-            if invalid
-            else (502, "The broker answered with an error")
-        )
-    return 502, "The cluster does not answer"
-
-
-def _whole_number(name: str, text: str) -> int:
-    """Return the number in the field *name* of an address. Raises InvalidOption."""
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal()):
-        raise InvalidOption(f"{name} {text[:80]!r} is not a whole number")
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,7 +518,7 @@ def _page_of(request: Request, count: int, field: str = "page", *, rows: int = R
     Raises InvalidOption.
     """
     last = max(1, -(-count // rows))
-    number = min(_whole_number(field, request.query_params.get(field, "1")), last)
+    number = min(whole_number(field, request.query_params.get(field, "1")), last)
     if number < 1:
         raise InvalidOption(f"{field} {number}: the first page is 1")
     others = [(name, value) for name, value in request.query_params.multi_items() if name != field]
@@ -537,8 +536,8 @@ def _place_of(text: str, topic: str) -> tuple[MessageQueue, int]:
     """Read ``queue/offset/broker``. Raises InvalidOption."""
     number, _, rest = text.partition("/")
     offset, _, broker = rest.partition("/")
-    queue = MessageQueue(topic, broker, _whole_number("queue", number))
-    at = _whole_number("offset", offset)
+    queue = MessageQueue(topic, broker, whole_number("queue", number))
+    at = whole_number("offset", offset)
     check_place(queue, at)
     if not broker:
         raise InvalidOption(f"place {text[:80]!r}: queue/offset/broker is expected")
@@ -574,23 +573,8 @@ def _before_in(request: Request, topic: str) -> tuple[int, MessageQueue, int] | 
         return None
     moment, _, place = text.partition("/")
     queue, offset = _place_of(place, topic)
-    check_offset(_whole_number("time", moment))
+    check_offset(whole_number("time", moment))
     return int(moment), queue, offset
-
-
-def _moment(text: str) -> int | None:
-    """Return milliseconds; a time without a zone is UTC, as all times of the
-    console.
-
-    Raises InvalidOption.
-    """
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise InvalidOption(f"{text[:80]!r} is not a time such as 2026-11-01T08:00") from None
 
 
 def _access_options(client: ClientConfig) -> list[str]:

@@ -31,6 +31,9 @@ class ConsoleConfig:
 
     *name*: a host name that browsers may use, in addition to IP addresses and localhost. *tls*:
     serve HTTPS with that certificate.
+
+    *actions*: offer changes. With access control they are signed with the user and password that
+    the browser sends; without, the console must listen on loopback and have *credentials*.
     """
 
     client: ClientConfig
@@ -40,6 +43,7 @@ class ConsoleConfig:
     name: str | None = None
     credentials: Credentials | None = None
     tls: TlsConfig | None = None
+    actions: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -57,6 +61,16 @@ class ConsoleConfig:
                 "the cluster asks for credentials, and everybody on this machine could use the "
                 "console's: "
                 "credentials to ask them for are needed"
+            )
+        if self.actions and self.credentials is None:
+            raise InvalidOption(
+                "everybody on this machine could change the cluster: actions need credentials to "
+                "ask for"
+            )
+        if self.actions and self.client.credentials is None and not loopback:
+            raise InvalidOption(
+                f"host {self.host} is not loopback, and without access control no broker checks "
+                "who changes what: actions need one of the two"
             )
 
     @property

@@ -1,7 +1,7 @@
 """Checks before every page, and the limit of browser connections.
 
-- GET and HEAD only: the console changes nothing, so no page of another site can make it change
-  anything.
+- GET and HEAD only, which change nothing. With actions also POST, if the browser says that a page
+  of the console has sent it (Origin); a page of another site cannot make it change anything.
 - The Host header must be an IP address, ``localhost`` or the configured name. A page of another
   site whose name points to this machine (DNS rebinding) sends its own name.
 - With credentials, HTTP basic; compared in constant time.
@@ -14,6 +14,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import logging
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,6 +24,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ogive.transport.monitoring import LOCAL_NAMES, names_this_server
 from ogive.wire.signing import Credentials
+
+log = logging.getLogger(__name__)
 
 MAX_VISITS: Final = 64
 # time from one answer to the next, or to the end of the connection
@@ -85,7 +88,6 @@ HEADERS: Final = {
     "'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -95,9 +97,19 @@ class RequestGuard:
     """ASGI application in front of *app*, which checks each request."""
 
     def __init__(
-        self, app: ASGIApp, *, name: str | None = None, credentials: Credentials | None = None
+        self,
+        app: ASGIApp,
+        *,
+        name: str | None = None,
+        credentials: Credentials | None = None,
+        accepts_posts: bool = False,
+        https: bool = False,
     ) -> None:
+        """Names, credentials and HTTPS are those of the console; *credentials* are passed on as
+        the scope's ``user``.
+        """
         self._app = app
+        self._credentials, self._accepts_posts, self._https = credentials, accepts_posts, https
         self._names = LOCAL_NAMES | ({name.lower()} if name else set())
         self._expected = (
             None
@@ -115,18 +127,21 @@ class RequestGuard:
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
                 headers.setdefault("Cache-Control", "no-store")
+                headers.setdefault("Referrer-Policy", "no-referrer")
             await send(message)
 
+        scope["user"] = self._credentials
         answer = self._refusal(scope) or self._app
         await answer(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
-        if scope["method"] not in ("GET", "HEAD"):
+        methods = ("GET", "HEAD", "POST") if self._accepts_posts else ("GET", "HEAD")
+        if scope["method"] not in methods:
             return PlainTextResponse(
                 "The console only shows things; the command line changes them.\n",
                 405,
-                {"Allow": "GET, HEAD"},
+                {"Allow": ", ".join(methods)},
             )
         if not names_this_server(headers.get("host", ""), self._names):
             return PlainTextResponse(
@@ -142,7 +157,21 @@ class RequestGuard:
                 401,
                 {"WWW-Authenticate": 'Basic realm="ogive console", charset="UTF-8"'},
             )
+        if scope["method"] == "POST" and not self._is_own(headers):
+            log.warning("refused a change that a page of another site has sent")
+            return PlainTextResponse(
+                "A page of another site has sent this: nothing was changed.\n", 403
+            )
         return None
+
+    def _is_own(self, headers: Headers) -> bool:
+        """Return True if a page of this console has sent the request, by the browser's word."""
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return False
+        scheme, _, place = headers.get("origin", "").partition("://")
+        # a proxy may speak HTTPS for a console that does not
+        schemes = ("https",) if self._https else ("http", "https")
+        return scheme in schemes and place.lower() == headers.get("host", "").lower()
 
 
 def _basic(header: str, expected: bytes) -> bool:

@@ -120,6 +120,11 @@ class Queries:
         answer: T = await asyncio.shield(task)
         return answer
 
+    def forget(self) -> None:
+        """Reuse no answer that has come: something was changed."""
+        for key in [key for key, (task, _) in self._kept.items() if task.done()]:
+            del self._kept[key]
+
     def _forget(self) -> None:
         while len(self._kept) > MAX_KEPT and next(iter(self._kept.values()))[0].done():
             self._kept.popitem(last=False)

@@ -66,10 +66,11 @@ def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() ->
     assert again.getMessage() == "a y"
 
 
-def test_no_administrative_change_is_held_back() -> None:
+@pytest.mark.parametrize("logger", logs.CHANGES)
+def test_no_administrative_change_is_held_back(logger: str) -> None:
     bounded = RateFilter(lambda: 0.0)
     changed = logging.LogRecord(
-        logs.CHANGES, logging.INFO, "audit.py", 1, "root deletes topic %s", ("T",), None
+        logger, logging.INFO, "audit.py", 1, "root deletes topic %s", ("T",), None
     )
     assert all(bounded.filter(changed) for _ in range(10 * LINES_A_SECOND))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ogive.cli.topic_commands import check_queues, notes
 from ogive.client.admin import BrokerTopic, Topic
+from ogive.client.admin.effects import check_queues, queue_notes
 from ogive.errors import InvalidOption
 
 
@@ -39,7 +39,7 @@ def topic(*rows: BrokerTopic) -> Topic:
 def test_each_change_of_queues_comes_with_what_it_does_to_senders_and_groups(
     reads: int | None, writes: int | None, said: list[str]
 ) -> None:
-    found = notes(topic(at("a", 4, 4)), reads, writes)
+    found = queue_notes(topic(at("a", 4, 4)), reads, writes)
     assert len(found) == len(said)
     assert all(word in note for word, note in zip(said, found, strict=True))
 
