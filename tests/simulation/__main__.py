@@ -1,4 +1,4 @@
-"""``python -m tests.simulation SEED [OPERATIONS] [--members]``: one story.
+"""``python -m tests.simulation SEED [OPERATIONS] [--members | --pops]``: one story.
 
 ``--seeds N``: N of them from SEED on, until one goes wrong.
 """
@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.simulation.pops import tell_of_pops
 from tests.simulation.story import tell
 
 
@@ -20,9 +21,11 @@ def main() -> int:
     parser.add_argument("seed", type=int)
     parser.add_argument("operations", type=int, nargs="?", default=500)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
         "--members", action="store_true", help="stories about members that come and go"
     )
+    kind.add_argument("--pops", action="store_true", help="stories about members that pop")
     parser.add_argument("-v", "--verbose", action="store_true", help="print every event")
     options = parser.parse_args()
     # the order of sets of names is part of the story
@@ -36,7 +39,12 @@ def main() -> int:
     gc.disable()
     began, virtual_s, traces, counts = time.perf_counter(), 0.0, [], Counter[str]()
     for seed in range(options.seed, options.seed + options.seeds):
-        outcome = tell(seed, options.operations, members=options.members, verbose=options.verbose)
+        if options.pops:
+            outcome = tell_of_pops(seed, options.operations, verbose=options.verbose)
+        else:
+            outcome = tell(
+                seed, options.operations, members=options.members, verbose=options.verbose
+            )
         gc.collect()
         virtual_s += outcome.virtual_s
         traces.append(outcome.trace)
@@ -49,7 +57,7 @@ def main() -> int:
             print("\n".join(outcome.faults[:20]))
             print(
                 f"again: python -m tests.simulation {seed} "
-                f"{options.operations}{' --members' if options.members else ''}"
+                f"{options.operations}{' --members' * options.members}{' --pops' * options.pops}"
             )
             return 1
     took_s = time.perf_counter() - began

@@ -56,7 +56,7 @@ class Cluster:
         # of the broker that is not running
         self._files: MemoryFs | None = None
         self._fs: LiveFs | None = None
-        self._boots = 1
+        self.boots = 1
         self._broker_node = self._name_server_node = Node("none", dead=True)
         self._name_server: NameServer | None = None
 
@@ -98,7 +98,7 @@ class Cluster:
 
     async def start_broker(self) -> None:
         node = self._broker_node = Node("broker")
-        self._fs = LiveFs(self._files, node, f"boot-{self._boots}")
+        self._fs = LiveFs(self._files, node, f"boot-{self.boots}")
         machine = Machine(fs=self._fs, writer=partial(VirtualWriter, self.loop), store=_SIZES)
 
         async def start() -> None:
@@ -122,7 +122,7 @@ class Cluster:
 
     def _remember(self, *, power_cut: bool) -> None:
         assert self._fs is not None
-        self._boots += power_cut
+        self.boots += power_cut
         self._files = (
             self._fs.after_power_cut(self.loop.rng) if power_cut else self._fs.after_kill()
         )

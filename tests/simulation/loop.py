@@ -257,6 +257,9 @@ def virtual_world(seed: int) -> Iterator[VirtualLoop]:
     def monotonic_ns() -> int:
         return int(loop.now * 1e9)
 
+    def machine_s(clock: int) -> float:
+        return loop.now
+
     def token_bytes(count: int = 32) -> bytes:
         return chance.randbytes(count)
 
@@ -271,6 +274,8 @@ def virtual_world(seed: int) -> Iterator[VirtualLoop]:
         mock.patch.object(time, "time_ns", wall_ns),
         mock.patch.object(time, "monotonic", loop.time),
         mock.patch.object(time, "monotonic_ns", monotonic_ns),
+        # the machine's uptime
+        mock.patch.object(time, "clock_gettime", machine_s),
         mock.patch.object(Connection, "__hash__", number_of),
         mock.patch("ogive.transport.server.listening_socket", VirtualSocket),
         mock.patch.object(os, "getpid", return_value=4242),

@@ -32,7 +32,7 @@ MEMBERSHIP: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Mischief:
-    """Faults of requests about membership: the shares that are lost and doubled, and the longest
+    """Faults of requests with one of *codes*: the shares that are lost and doubled, and the longest
     delay of each copy.
     """
 
@@ -41,6 +41,7 @@ class Mischief:
     late_s: float = 0.0
     once: frozenset[int] = frozenset()
     """Codes of requests that are never doubled."""
+    codes: frozenset[int] = MEMBERSHIP
 
 
 def frames_of(data: bytes) -> list[bytes] | None:
@@ -53,15 +54,12 @@ def frames_of(data: bytes) -> list[bytes] | None:
     return frames if at == len(data) else None
 
 
-def membership_code(frame: bytes) -> int | None:
-    """Return the code of a request about membership with a JSON header, None for any other
-    frame.
-    """
+def request_code(frame: bytes) -> int | None:
+    """Return the code of a request with a JSON header, None for any other frame."""
     if frame[4] != 0:
         return None
     header = json.loads(frame[8 : 8 + int.from_bytes(frame[5:8])])
-    is_request = header["code"] in MEMBERSHIP and not header["flag"] & Flag.RESPONSE
-    return int(header["code"]) if is_request else None
+    return None if header["flag"] & Flag.RESPONSE else int(header["code"])
 
 
 class Wire(asyncio.Transport):
@@ -97,8 +95,8 @@ class Wire(asyncio.Transport):
         """Late ones are overtaken by those behind them: brokers serve requests in several
         threads.
         """
-        rng, code = self.network.loop.rng, membership_code(frame)
-        if code is None or rng.random() < 0.5:
+        rng, code = self.network.loop.rng, request_code(frame)
+        if code not in mischief.codes or rng.random() < 0.5:
             self._write(frame)
             return
         if rng.random() >= mischief.lost:

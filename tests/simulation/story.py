@@ -8,14 +8,16 @@ import logging
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import ogive
 from ogive import aio
+from ogive.client.config import ProducerConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.errors import NoRoute, OgiveError
 from ogive.model import MessageExt, SendResult
@@ -85,7 +87,7 @@ class Member:
 
     topic: str
     node: Node
-    consumer: aio.PushConsumer | None = None
+    consumer: aio.PushConsumer | aio.SimpleConsumer | None = None
 
 
 @dataclass(slots=True)
@@ -93,13 +95,13 @@ class Book:
     """What happened. Bodies name messages."""
 
     attempted: set[bytes] = field(default_factory=set)
-    owed: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
+    owed: defaultdict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     rolled_back: set[bytes] = field(default_factory=set)
     # a record that held it was damaged on the disk: it may come, and need not
     spoiled: set[bytes] = field(default_factory=set)
     # of a transaction: body -> (queue id, offset)
     ends: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    received: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
+    received: defaultdict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     # body -> (earliest time, clock changes until then)
     due: dict[bytes, tuple[float, int]] = field(default_factory=dict)
     # (topic, queue id, offset) -> body
@@ -108,7 +110,7 @@ class Book:
     high: dict[int, int] = field(default_factory=dict)
     # of the ordered topic: queue id -> who is at it
     handled_by: dict[int, Node] = field(default_factory=dict)
-    done: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
+    done: defaultdict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Messages of which a call has ended well."""
     tries: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Numbers of the tries that came, by message."""
@@ -132,13 +134,18 @@ def tell(seed: int, operations: int, *, members: bool = False, verbose: bool = F
 
     *members*: see ``Story``. *verbose* prints every event.
     """
+    return carry_out(partial(Story, members=members, verbose=verbose), seed, operations)
+
+
+def carry_out(make: "Callable[[VirtualLoop, int], Story]", seed: int, operations: int) -> Outcome:
+    """Return what comes of the story that *make* returns for a loop and a seed."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with virtual_world(seed) as loop:
             asyncio.set_event_loop(loop)
             try:
-                story = Story(loop, seed, members=members, verbose=verbose)
+                story = make(loop, seed)
                 loop.run_until_complete(story.run(operations))
                 return story.outcome()
             finally:
@@ -150,9 +157,12 @@ def tell(seed: int, operations: int, *, members: bool = False, verbose: bool = F
 class Story:
     """See the module. Everything here runs outside the nodes.
 
-    A story about *members* has more changes of the groups, and no damage to disks. One of three is
-    calm: there nothing is delivered twice.
+    *groups*: the groups, by their topics. A story about *members* has more changes of the groups,
+    and no damage to disks. One of three is calm: there nothing is delivered twice.
     """
+
+    groups: Mapping[str, str] = GROUPS
+    producer_config = ProducerConfig()
 
     def __init__(
         self, loop: VirtualLoop, seed: int, *, members: bool = False, verbose: bool = False
@@ -194,13 +204,14 @@ class Story:
     async def run(self, operations: int) -> None:
         await self.cluster.start_name_server()
         await self.cluster.start_broker()
-        for topic in GROUPS:
+        for topic in self.groups:
             async with aio.Admin(client=CLIENT) as admin:
                 await admin.create_topic(topic, queues=4)
         for _ in range(PRODUCERS):
             await self._start_producer()
-        for topic in (WORK, WORK, LINE, LINE):
-            await self._join(topic)
+        for topic in self.groups:
+            for _ in range(2):
+                await self._join(topic)
         for _ in range(operations):
             self._one_operation()
             await asyncio.sleep(self.rng.expovariate(50.0))
@@ -341,7 +352,9 @@ class Story:
         node = Node(f"shop {self._opened}")
 
         async def start() -> None:
-            producer = aio.Producer(group="shop", check=self._check, client=CLIENT)
+            producer = aio.Producer(
+                group="shop", check=self._check, client=CLIENT, config=self.producer_config
+            )
             await producer.start()
             self._shops.append(Shop(node, producer))
 
@@ -529,7 +542,7 @@ class Story:
 
     async def _join_one(self) -> None:
         if len(self._members) < 6:
-            await self._join(self.rng.choice(list(GROUPS)))
+            await self._join(self.rng.choice(list(self.groups)))
 
     async def _restart_member(self) -> None:
         """As a rolling restart does it."""
@@ -616,12 +629,15 @@ class Story:
 
     def _missing(self) -> dict[str, set[bytes]]:
         book = self.book
-        found = {topic: book.owed[topic] - book.received[topic] - book.spoiled for topic in GROUPS}
-        found[WORK] = {
-            body
-            for body in found[WORK]
-            if not (self._always_fails(body) and RETRIES in book.tries[body])
+        found = {
+            topic: book.owed[topic] - book.received[topic] - book.spoiled for topic in self.groups
         }
+        if self._about_members:
+            found[WORK] = {
+                body
+                for body in found[WORK]
+                if not (self._always_fails(body) and RETRIES in book.tries[body])
+            }
         return {topic: missing for topic, missing in found.items() if missing}
 
     async def _check_dead_letters(self) -> None:
@@ -649,7 +665,7 @@ class Story:
             while True:
                 behind = [
                     f"{group} at {row.queue}: {row.lag}"
-                    for group in GROUPS.values()
+                    for group in self.groups.values()
                     for row in await admin.lag(group, members=False)
                     if row.lag
                 ]
