@@ -12,7 +12,7 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from ogive import aio
@@ -30,6 +30,7 @@ from ogive.cli.output import (
     print_table,
     queue_record,
     say,
+    sparkline,
 )
 from ogive.client.admin import GroupSummary, OffsetReset, QueueLag, ResetTarget
 from ogive.client.admin.effects import ResetEffect, first_position, reset_words
@@ -313,7 +314,6 @@ WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
 TREND: Final = 12
 """Lags that a sparkline shows, one for each time that the watch looked."""
-_BARS: Final = "▁▂▃▄▅▆▇█"
 _Trends = dict[MessageQueue, deque[int]]
 
 _LAG_CELLS: Final = (
@@ -413,12 +413,6 @@ def _show(rows: list[QueueLag], options: argparse.Namespace, trends: _Trends | N
     print_rows(options, heads, list(zip(records, cells, strict=True)))
     if not options.json:
         print(f"total lag {sum(row.lag for row in rows):,}", flush=True)
-
-
-def sparkline(values: Collection[int]) -> str:
-    """Return a bar for each value, as high as its share of the highest one."""
-    highest = max(1, *values)
-    return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in values)
 
 
 EXIT_OVER: Final = 3

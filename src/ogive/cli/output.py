@@ -5,9 +5,9 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from ogive.cli.colour import bold
 from ogive.client.admin.records import SettingChange, SettingValue
@@ -77,6 +77,15 @@ def print_rows(
             print_json(record)
     else:
         print_table(heads, [cells for _, cells in rows])
+
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Collection[int]) -> str:
+    """Return a bar for each value, as high as its share of the highest one."""
+    highest = max(1, *values)
+    return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in values)
 
 
 def queue_record(queue: MessageQueue) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import ogive
 from ogive.cli.connect import ClusterContext, client_config, is_there, place, spark_options
-from ogive.cli.output import instant, print_json, say
+from ogive.cli.output import instant, print_json, print_table
+from ogive.cli.progress_line import ProgressLine
 from ogive.cli.run import import_from_here
 from ogive.client.credential_files import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoRoute
@@ -26,14 +27,15 @@ EXIT_DIFFERENT: Final = 3
 try:
     from ogive import pipelines
     from ogive.pipelines.archive_table import SETTINGS, TABLES, Parse
-    from ogive.pipelines.job import local, positions, writable
+    from ogive.pipelines.job import OPEN, local, positions, source_options, writable
     from ogive.pipelines.mirror import refuse_itself as refuse_mirror
-    from ogive.pipelines.reconcile import ARCHIVE, archived, is_archive
+    from ogive.pipelines.reconcile import ARCHIVE, archived, is_archive, topic_options
     from ogive.pipelines.redrive import no_letters
     from ogive.pipelines.replay import refuse_itself as refuse_replay
     from ogive.spark.body_schema import columns_of
     from ogive.spark.options import access_of
     from ogive.spark.parse import parse_avro, parse_json
+    from ogive.spark.session import cores_by_settings
 except ModuleNotFoundError as exc:
     raise InvalidOption(
         f"pipelines need Spark, and {exc.name} is not installed: pip install 'ogive[spark]'"
@@ -49,13 +51,19 @@ def archive(options: argparse.Namespace) -> int:
     to = writable("--to", options.to)
     _refuse_others("--to", to / "_checkpoint", options.topics)
     _ask(options, options.topics)
+    if options.explain:
+        return _explain_stream(
+            options, "archive", to / "_checkpoint", f"Parquet files in {to}", config
+        )
     return _run(
         options,
-        lambda spark, stop: pipelines.archive(
+        lambda spark, stop, line: pipelines.archive(
             spark,
             **_archiving(options),
             to=to,
             stop=stop,
+            say=line.say,
+            show=line.show,
         ),
         config=config,
     )
@@ -72,9 +80,12 @@ def _archive_table(options: argparse.Namespace, config: Mapping[str, str]) -> in
     parse = None if options.schema is None else _parser(options.schema)
     _refuse_others("--state", state / "_checkpoint", options.topics)
     _ask(options, options.topics)
+    if options.explain:
+        writes = f"the {options.format} table {options.to}"
+        return _explain_stream(options, "archive", state / "_checkpoint", writes, config)
     return _run(
         options,
-        lambda spark, stop: pipelines.archive_table(
+        lambda spark, stop, line: pipelines.archive_table(
             spark,
             **_archiving(options),
             format=options.format,
@@ -82,6 +93,8 @@ def _archive_table(options: argparse.Namespace, config: Mapping[str, str]) -> in
             state=state,
             parse=parse,
             stop=stop,
+            say=line.say,
+            show=line.show,
         ),
         config=config,
     )
@@ -97,7 +110,6 @@ def _archiving(options: argparse.Namespace) -> dict[str, Any]:
         "max_rows": options.max_rows,
         "allow_loss": options.allow_loss,
         "dry_run": options.dry_run,
-        "say": say,
     }
 
 
@@ -146,9 +158,12 @@ def replay(options: argparse.Namespace) -> int:
     _ask(options, _topics_of(options.source))
     if options.target:
         _ask_target(target, target_security, options.to or AUTO_CREATE_TOPIC)
+    if options.explain:
+        writes = f"{_topic_or_origin(options.to)} at {target}"
+        return _explain_tables(options, "replay", [options.source], writes)
     return _run(
         options,
-        lambda spark, stop: pipelines.replay(
+        lambda spark, stop, line: pipelines.replay(
             spark,
             source=options.source,
             **here,
@@ -162,7 +177,8 @@ def replay(options: argparse.Namespace) -> int:
             rate=options.rate,
             dry_run=options.dry_run,
             stop=stop,
-            say=say,
+            say=line.say,
+            show=line.show,
         ),
     )
 
@@ -173,9 +189,12 @@ def redrive(options: argparse.Namespace) -> int:
         _ask(options, [dlq_topic(validate_group(options.group))])
     except NoRoute:
         return _show(options, no_letters(options.group, dry_run=dry_run))
+    if options.explain:
+        writes = f"{_topic_or_origin(options.to)} at {_source(options)['name_server']}"
+        return _explain_tables(options, "redrive", [dlq_topic(options.group)], writes)
     return _run(
         options,
-        lambda spark, stop: pipelines.redrive(
+        lambda spark, stop, line: pipelines.redrive(
             spark,
             **_source(options),
             group=options.group,
@@ -184,7 +203,8 @@ def redrive(options: argparse.Namespace) -> int:
             to=options.to,
             dry_run=dry_run,
             stop=stop,
-            say=say,
+            say=line.say,
+            show=line.show,
         ),
     )
 
@@ -197,9 +217,14 @@ def mirror(options: argparse.Namespace) -> int:
     _refuse_others("--state", state, options.topics)
     _ask(options, options.topics)
     _ask_target(target, target_security, options.prefix + options.topics[0])
+    if options.explain:
+        names = ", ".join(f"{options.prefix}{topic}" for topic in options.topics)
+        return _explain_stream(
+            options, "mirror", state, f"{names} at {target}", follow=options.follow
+        )
     return _run(
         options,
-        lambda spark, stop: pipelines.mirror(
+        lambda spark, stop, line: pipelines.mirror(
             spark,
             source=here["name_server"],
             security=here["security"],
@@ -215,7 +240,8 @@ def mirror(options: argparse.Namespace) -> int:
             allow_loss=options.allow_loss,
             dry_run=options.dry_run,
             stop=stop,
-            say=say,
+            say=line.say,
+            show=line.show,
         ),
     )
 
@@ -236,9 +262,14 @@ def trace_report(options: argparse.Namespace) -> int:
             "on in producers and consumers "
             "(trace=True in their settings), or name another topic with --trace-topic"
         ) from None
+    if options.explain:
+        notes = ["reads the topics that the traces name, too, for the queues of the messages"]
+        return _explain_tables(
+            options, "trace-report", [options.trace_topic], f"the page {page}", notes
+        )
     return _run(
         options,
-        lambda spark, _: pipelines.trace_report(
+        lambda spark, _, line: pipelines.trace_report(
             spark,
             **_source(options),
             to=page,
@@ -246,7 +277,7 @@ def trace_report(options: argparse.Namespace) -> int:
             since=since,
             bucket=options.bucket,
             dry_run=options.dry_run,
-            say=say,
+            say=line.say,
         ),
         reads_only=True,
     )
@@ -269,9 +300,12 @@ def reconcile(options: argparse.Namespace) -> int:
             if "@" not in topic
         ],
     )
+    if options.explain:
+        writes = "nothing" if out is None else f"the differences, as Parquet files in {out}"
+        return _explain_tables(options, "reconcile", [options.left, options.right], writes)
     return _run(
         options,
-        lambda spark, _: pipelines.reconcile(
+        lambda spark, _, line: pipelines.reconcile(
             spark,
             left=options.left,
             right=options.right,
@@ -282,7 +316,7 @@ def reconcile(options: argparse.Namespace) -> int:
             where=options.where,
             out=out,
             dry_run=options.dry_run,
-            say=say,
+            say=line.say,
         ),
         reads_only=True,
     )
@@ -372,24 +406,90 @@ def _ask_other(option: str, name_server: str, security: dict[str, str], topic: s
             raise InvalidOption(f"{option}: {exc}") from None
 
 
+def _topic_or_origin(topic: str | None) -> str:
+    return "the topic that each message came from" if topic is None else topic
+
+
+def _explain_stream(
+    options: argparse.Namespace,
+    name: str,
+    checkpoint: Path,
+    writes: str,
+    config: Mapping[str, str] = MappingProxyType({}),
+    *,
+    follow: bool = False,
+) -> int:
+    """Show what a pipeline that runs a stream would do."""
+    here = _source(options)
+    reading = source_options(
+        here["name_server"],
+        options.topics,
+        options.group,
+        here["security"],
+        options.max_rows,
+        options.allow_loss,
+        follow=follow,
+    )
+    cores = cores_by_settings(options.master, config)
+    read, notes = pipelines.explain_stream(reading, checkpoint, cores)
+    return _show_explanation(options, pipelines.Explanation(name, [read], writes, notes))
+
+
+def _explain_tables(
+    options: argparse.Namespace,
+    name: str,
+    places: Sequence[str],
+    writes: str,
+    notes: Sequence[str] = (),
+) -> int:
+    """Show what a pipeline that reads topics or archives once would do."""
+    explanation = pipelines.Explanation(name, writes=writes, notes=list(notes))
+    cores = cores_by_settings(options.master, {})
+    _, other_security = _other(options, "") if "target_credentials" in options else ("", OPEN)
+    for side in places:
+        if side.startswith(ARCHIVE):
+            explanation.notes.append(f"reads all files of {side}")
+            continue
+        reading = topic_options(side, **_source(options), other_security=other_security)
+        explanation.reads.append(pipelines.explain_table(reading, cores))
+    filters = [
+        f"--{one}"
+        for one in ("since", "until", "where")
+        if getattr(options, one, None) not in (None, "true")
+    ]
+    if filters:
+        explanation.notes.append(f"{', '.join(filters)}: applied by Spark after reading")
+    return _show_explanation(options, explanation)
+
+
+def _show_explanation(options: argparse.Namespace, explanation: pipelines.Explanation) -> int:
+    if options.json:
+        print_json(explanation.as_json())
+        return 0
+    records = explanation.records()
+    if records:
+        print_table(list(records[0]), [list(record.values()) for record in records])
+    print("\n".join(explanation.lines()), flush=True)
+    return 0
+
+
 def _run(
     options: argparse.Namespace,
-    job: pipelines.Job,
+    job: Callable[[Any, pipelines.Stop, ProgressLine], pipelines.Summary],
     *,
     reads_only: bool = False,
     config: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    return _show(
-        options,
-        pipelines.run(
-            job,
+    with ProgressLine() as line:
+        summary = pipelines.run(
+            lambda spark, stop: job(spark, stop, line),
             master=options.master,
             memory=options.memory,
-            say=say,
+            say=line.say,
             reads_only=reads_only,
             config=config,
-        ),
-    )
+        )
+    return _show(options, summary)
 
 
 def _show(options: argparse.Namespace, summary: pipelines.Summary) -> int:

@@ -21,6 +21,12 @@ _COLUMNS: Final = (
 _PLACE: Final = "a topic, TOPIC@HOST:PORT of another cluster, archive:DIR, or archive:DIR#TOPIC"
 _SHARED: Final = (
     option("--dry-run", action="store_true", help="only say what would be done"),
+    option(
+        "--explain",
+        action="store_true",
+        help="only show which messages it would read, in how many tasks and from which brokers, "
+        "and where it would write; starts no Spark",
+    ),
     option("--json", action="store_true", help="the summary as one JSON object"),
     option(
         "--master",

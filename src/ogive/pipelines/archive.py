@@ -27,9 +27,11 @@ from ogive.pipelines.job import (
     OPEN,
     Say,
     Security,
+    Show,
     Summary,
     last_batch,
     read_in_batches,
+    shown_by,
     source_options,
     with_remaining,
     writable,
@@ -57,6 +59,7 @@ def archive(
     to: Path,
     stop: Stop,
     say: Say,
+    show: Show | None = None,
     group: str | None = None,
     security: Security = OPEN,
     every_s: float | None = None,
@@ -109,7 +112,7 @@ def archive(
             for part in to.glob(f"topic=*/date=*/hour=*/part=b{batch:09d}"):
                 sync_tree(part, within=to)
 
-        read_in_batches(spark, options, write, checkpoint, stop, say, summary)
+        read_in_batches(spark, options, write, checkpoint, stop, shown_by(say, show), summary)
         # a batch may be open: only after a stream that ended by itself all parts are complete
         if stop.asked:
             summary.stopped = every_s is None

@@ -32,11 +32,13 @@ from ogive.pipelines.job import (
     Offsets,
     Say,
     Security,
+    Show,
     Summary,
     last_batch,
     planned,
     positions,
     read_in_batches,
+    shown_by,
     source_options,
     with_remaining,
     writable,
@@ -411,6 +413,7 @@ def archive_table(
     state: Path,
     stop: Stop,
     say: Say,
+    show: Show | None = None,
     group: str | None = None,
     security: Security = OPEN,
     parse: Parse | None = None,
@@ -444,7 +447,9 @@ def archive_table(
         return with_remaining(summary, name_server, security, topics, checkpoint)
     while True:
         writer = ArchiveTable(table, checkpoint, topics, stop, summary, parse, namespace)
-        read_in_batches(spark, options, writer.write, checkpoint, stop, say, summary)
+        read_in_batches(
+            spark, options, writer.write, checkpoint, stop, shown_by(say, show), summary
+        )
         if stop.asked:
             summary.stopped = every_s is None
             break

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +92,27 @@ class Summary:
         return lines + [f"  {note}" for note in self.notes]
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineProgress:
+    """Progress of a pipeline. Its text is a line for people."""
+
+    rows: int
+    """Messages so far."""
+    what: str
+    """What happened to them, such as "messages archived"."""
+    rows_per_s: float
+    """Messages a second: in a stream those of the last batch, else the mean so far."""
+    lag: int | None = None
+    """Messages that are left; None while this is unknown."""
+
+    def __str__(self) -> str:
+        left = "" if self.lag is None else f", {self.lag:,} behind"
+        return f"{self.rows:,} {self.what}, {self.rows_per_s:,.0f} a second{left}"
+
+
 Say = Callable[[str], None]
+Show = Callable[[PipelineProgress], None]
+"""Shows the progress; without one, its text goes to *say*."""
 Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
 """topic -> broker name -> queue id -> offset, as in a checkpoint and in startingOffsets"""
 
@@ -217,12 +238,25 @@ def _observed(progress: Mapping[str, Any]) -> Counter[str]:
     )
 
 
-def lag(progress: Mapping[str, Any]) -> str:
-    """Return the lag of a query with one source, as the end of a line; empty while Spark does not
-    know it, for example for a batch that an earlier run began.
+def stream_progress(rows: int, what: str, progress: Mapping[str, Any]) -> PipelineProgress:
+    """Return the progress of a query with one source, by Spark's latest report.
+
+    Spark does not know the lag in a batch that an earlier run began.
     """
     queues = reported_lag(progress["sources"][0])
-    return f", {sum(queues.values()):,} behind" if queues else ""
+    lag = sum(queues.values()) if queues else None
+    return PipelineProgress(rows, what, progress.get("processedRowsPerSecond") or 0.0, lag)
+
+
+def sent_progress(sent: int, total: int, what: str, begun: float) -> PipelineProgress:
+    """Return the progress of a pipeline that has sent messages since *begun*, a monotonic time."""
+    rows_per_s = sent / max(time.monotonic() - begun, 1e-3)
+    return PipelineProgress(sent, f"of {total:,} {what}", rows_per_s, total - sent)
+
+
+def shown_by(say: Say, show: Show | None) -> Show:
+    """Return *show*, or without one a function that gives the text to *say*."""
+    return show or (lambda progress: say(str(progress)))
 
 
 def last_batch(checkpoint: Path) -> int:
@@ -251,14 +285,18 @@ def source_options(
     security: Security,
     max_rows: int,
     allow_loss: bool,
+    *,
+    follow: bool = False,
 ) -> dict[str, str]:
-    """Return the options of the source that an archive reads. Raises InvalidOption."""
+    """Return the options of the source of a stream with batches of *max_rows*, which ends with the
+    messages that exist now, unless it must *follow*. Raises InvalidOption.
+    """
     options = {
         **security,
         "nameServer": name_server,
         "subscribe": ",".join(topics),
         "startingOffsets": "earliest",
-        **limit_of_available_now(max_rows),
+        **({"maxOffsetsPerTrigger": str(max_rows)} if follow else limit_of_available_now(max_rows)),
         "failOnDataLoss": str(not allow_loss).lower(),
     }
     options |= {"consumerGroup": group} if group else {}
@@ -282,7 +320,7 @@ def read_in_batches(
     write: Callable[[DataFrame, int], None],
     checkpoint: Path,
     stop: Stop,
-    say: Say,
+    show: Show,
     summary: Summary,
 ) -> None:
     """Give *write* all messages that there are now, batch by batch, and count them."""
@@ -294,7 +332,7 @@ def read_in_batches(
     )
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
-        say(f"{rows:,} messages archived{lag(progress)}")
+        show(stream_progress(rows, "messages archived", progress))
 
     rows, _ = read_all(spark, writer.start, checkpoint, stop, report)
     summary.read += rows

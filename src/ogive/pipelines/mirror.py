@@ -23,17 +23,19 @@ from ogive.pipelines.job import (
     REASONS,
     Say,
     Security,
+    Show,
     Summary,
     count_remaining,
-    lag,
     positions,
     read_all,
+    shown_by,
+    source_options,
+    stream_progress,
     watch,
     why_not,
     writable,
 )
-from ogive.spark.compat import limit_of_available_now
-from ogive.spark.options import SinkOptions, SourceOptions, access_of
+from ogive.spark.options import SinkOptions, access_of
 from ogive.spark.session import activate
 from ogive.spark.stopping import Stop
 
@@ -47,6 +49,7 @@ def mirror(
     state: Path,
     stop: Stop,
     say: Say,
+    show: Show | None = None,
     prefix: str = "",
     security: Security = OPEN,
     target_security: Security = OPEN,
@@ -67,16 +70,7 @@ def mirror(
     refuse_itself(source, target, prefix)
     summary = Summary("mirror", dry_run=dry_run)
     state = writable("state", state)
-    reading = {
-        **security,
-        "nameServer": source,
-        "subscribe": ",".join(topics),
-        "startingOffsets": "earliest",
-        **({"maxOffsetsPerTrigger": str(max_rows)} if follow else limit_of_available_now(max_rows)),
-        "failOnDataLoss": str(not allow_loss).lower(),
-        **({"consumerGroup": group} if group else {}),
-    }
-    SourceOptions.parse(reading)
+    reading = source_options(source, topics, group, security, max_rows, allow_loss, follow=follow)
     for topic in topics:
         SinkOptions.parse({**target_security, "nameServer": target, "topic": prefix + topic})
     if dry_run:
@@ -133,10 +127,7 @@ def mirror(
     )
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
-        say(
-            f"{rows:,} messages read, {progress['processedRowsPerSecond']:,.0f} a "
-            f"second{lag(progress)}"
-        )
+        shown_by(say, show)(stream_progress(rows, "messages read", progress))
 
     if follow:
         summary.read, summary.skipped = watch(

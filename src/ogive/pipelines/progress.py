@@ -5,10 +5,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as f
+
 from ogive.errors import InvalidOption
 from ogive.files import replace_file
 
 _FILE: Final = "replay.json"
+QUEUE: Final = ["topic", "brokerName", "queueId"]
+HOUR: Final = "%Y-%m-%dT%HZ"
 
 
 def load(state: Path, **plan: Any) -> dict[str, Any]:
@@ -37,3 +42,22 @@ def load(state: Path, **plan: Any) -> dict[str, Any]:
 def save(state: Path, done: dict[str, Any]) -> None:
     state.mkdir(parents=True, exist_ok=True)
     replace_file(state / _FILE, json.dumps(done).encode())
+
+
+def unseen_queues(rows: DataFrame, done: dict[str, Any]) -> list[Row]:
+    """Return each queue that the first run did not see, with the number of its messages in hours
+    that are finished.
+    """
+    if done["hour"] is None or "known" not in done:
+        return []
+    begin = datetime.strptime(done["hour"], HOUR).replace(tzinfo=UTC)
+    late = rows.where(f.col("storeTimestamp") < f.lit(begin)).withColumn(
+        "queue", f.concat_ws("\n", *QUEUE)
+    )
+    return (
+        late.where(~f.col("queue").isin(done["known"]))
+        .groupBy("queue")
+        .count()
+        .orderBy("queue")
+        .collect()
+    )

@@ -34,13 +34,23 @@ def messages(
         folder, topic = archived(place)
         rows = spark.read.schema(SCHEMA).parquet(folder)
         return rows.where(f.col("topic") == topic) if topic else rows
+    options = topic_options(
+        place, name_server=name_server, security=security, other_security=other_security
+    )
+    return spark.read.format("rocketmq").options(**options).load()
+
+
+def topic_options(
+    place: str, *, name_server: str, security: Security, other_security: Security
+) -> dict[str, str]:
+    """Return the options of the source that reads the topic *place*."""
     topic, _, server = place.partition("@")
-    options = (
+    access = (
         {**other_security, "nameServer": server}
         if server
         else {**security, "nameServer": name_server}
     )
-    return spark.read.format("rocketmq").options(**options).load(topic)
+    return {**access, "subscribe": topic}
 
 
 def archived(place: str) -> tuple[str, str]:

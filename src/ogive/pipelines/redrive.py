@@ -6,6 +6,7 @@ dead-letter redrive``. A ledger under *state* records each letter that was sent,
 id, so that no run sends a letter again; a crash repeats at most one chunk.
 """
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,18 @@ from pyspark.sql import functions as f
 
 from ogive.errors import NoRoute
 from ogive.model import MAX_TOPIC_LENGTH, NAME_CHARACTER, PropertyName, dlq_topic, validate_group
-from ogive.pipelines.job import OPEN, Say, Security, Summary, connected_cluster, why_not, writable
+from ogive.pipelines.job import (
+    OPEN,
+    Say,
+    Security,
+    Show,
+    Summary,
+    connected_cluster,
+    sent_progress,
+    shown_by,
+    why_not,
+    writable,
+)
 from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 
@@ -32,6 +44,7 @@ def redrive(
     state: Path,
     stop: Stop,
     say: Say,
+    show: Show | None = None,
     where: str = "true",
     to: str | None = None,
     security: Security = OPEN,
@@ -95,6 +108,7 @@ def redrive(
     if dry_run:
         summary.written = count
         return summary
+    begun = time.monotonic()
     for first in range(1, count + 1, chunk):
         if stop.asked:
             summary.stopped = True
@@ -115,7 +129,7 @@ def redrive(
         messages.write.format("rocketmq").options(**options).mode("append").save()
         part.select(*PLACE, "msgId").coalesce(1).write.mode("append").parquet(str(ledger))
         summary.written += min(chunk, count - first + 1)
-        say(f"{summary.written:,} of {count:,} dead letters sent")
+        shown_by(say, show)(sent_progress(summary.written, count, "dead letters sent", begun))
     return summary
 
 

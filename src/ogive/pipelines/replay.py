@@ -10,23 +10,32 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.model import PropertyName
-from ogive.pipelines.job import OPEN, REASONS, Say, Security, Summary, why_not, writable
-from ogive.pipelines.progress import load, save
+from ogive.pipelines.job import (
+    OPEN,
+    REASONS,
+    Say,
+    Security,
+    Show,
+    Summary,
+    sent_progress,
+    shown_by,
+    why_not,
+    writable,
+)
+from ogive.pipelines.progress import HOUR, QUEUE, load, save, unseen_queues
 from ogive.pipelines.reconcile import ARCHIVE, messages
 from ogive.spark.options import SinkOptions
 from ogive.spark.stopping import Stop
 
-QUEUE: Final = ["topic", "brokerName", "queueId"]
 CHUNK: Final = 50_000
-HOUR: Final = "%Y-%m-%dT%HZ"
 UNSEEN: Final = (
     "nobody could read their queue when their hour was sent: replay it with --where "
     "and another --state"
@@ -43,6 +52,7 @@ def replay(
     state: Path,
     stop: Stop,
     say: Say,
+    show: Show | None = None,
     security: Security = OPEN,
     target_security: Security = OPEN,
     since: datetime | None = None,
@@ -129,7 +139,9 @@ def replay(
             }
             save(state, done)
             summary.written += min(size, count - first + 1)
-            say(f"{summary.written:,} of {to_send:,} messages sent, at {name}")
+            left = to_send - summary.skipped["sent by an earlier run"]
+            what = f"messages sent, at {name}"
+            shown_by(say, show)(sent_progress(summary.written, left, what, begun))
             if rate is not None:
                 stop.wait(max(0.0, begun + summary.written / rate - time.monotonic()))
         ready.unpersist()
@@ -148,25 +160,6 @@ def refuse_itself(source: str, to: str | None, name_server: str, target: str) ->
     """
     if to is None and not source.startswith(ARCHIVE) and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
-
-
-def unseen_queues(rows: DataFrame, done: dict[str, Any]) -> list[Row]:
-    """Return each queue that the first run did not see, with the number of its messages in hours
-    that are finished.
-    """
-    if done["hour"] is None or "known" not in done:
-        return []
-    begin = datetime.strptime(done["hour"], HOUR).replace(tzinfo=UTC)
-    late = rows.where(f.col("storeTimestamp") < f.lit(begin)).withColumn(
-        "queue", f.concat_ws("\n", *QUEUE)
-    )
-    return (
-        late.where(~f.col("queue").isin(done["known"]))
-        .groupBy("queue")
-        .count()
-        .orderBy("queue")
-        .collect()
-    )
 
 
 def since_epoch(hours: int) -> datetime:

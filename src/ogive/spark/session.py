@@ -247,18 +247,27 @@ def cores_of(spark: "SparkSession") -> int | None:
     context = getattr(spark, "_sc", None)
     if context is None:
         return None
-    settings = context.getConf()
-    per_task = int(settings.get("spark.task.cpus", "1"))
     if context.master == "local" or context.master.startswith("local["):
         return max(1, int(context.defaultParallelism))
-    local_cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", context.master)
+    return cores_by_settings(context.master, dict(context.getConf().getAll()))
+
+
+def cores_by_settings(master: str, settings: Mapping[str, str]) -> int | None:
+    """Return how many tasks a session with *master* and Spark's *settings* runs at once, or None if
+    they do not say so.
+    """
+    local = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?", master)
+    if local:
+        return max(1, os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1))
+    per_task = int(settings.get("spark.task.cpus", "1"))
+    local_cluster = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master)
     if local_cluster:
         return max(1, int(local_cluster[1]) * (int(local_cluster[2]) // per_task))
     if settings.get("spark.dynamicAllocation.enabled", "false") == "true":
-        executors = settings.get("spark.dynamicAllocation.maxExecutors", None)
+        executors = settings.get("spark.dynamicAllocation.maxExecutors")
     else:
-        executors = settings.get("spark.executor.instances", None)
-    each, most = (settings.get(f"spark.{name}", None) for name in ("executor.cores", "cores.max"))
+        executors = settings.get("spark.executor.instances")
+    each, most = (settings.get(f"spark.{name}") for name in ("executor.cores", "cores.max"))
     known = [int(most) // per_task] if most else []
     if executors and each:
         known.append(int(executors) * (int(each) // per_task))

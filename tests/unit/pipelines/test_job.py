@@ -5,7 +5,6 @@ are.
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -15,7 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 
 from ogive.pipelines import job
-from ogive.pipelines.job import lag, last_batch, positions, watch
+from ogive.pipelines.job import last_batch, positions, stream_progress, watch
 from ogive.spark.compat import ADMISSION_CONTROL
 from ogive.spark.stopping import Stop, Stopped
 
@@ -41,15 +40,16 @@ def test_lag_is_what_lies_behind_the_last_batch() -> None:
     def offset(*queues: int) -> str:
         return json.dumps({"q": {"T": {"broker-a": {str(i): at for i, at in enumerate(queues)}}}})
 
-    def progress(**source: Any) -> dict[str, Any]:
-        return {"sources": [source]}
+    def text(latest: str | None, end: str) -> str:
+        source = {"latestOffset": latest, "endOffset": end}
+        progress = {"sources": [source], "processedRowsPerSecond": 1234.5}
+        return str(stream_progress(10, "messages read", progress))
 
-    assert (
-        lag(progress(latestOffset=offset(10, 5, 3000), endOffset=offset(4, 5))) == ", 3,006 behind"
-    )
-    assert lag(progress(latestOffset=offset(4), endOffset=offset(4))) == ", 0 behind"
+    known = "10 messages read, 1,234 a second"
+    assert text(offset(10, 5, 3000), offset(4, 5)) == f"{known}, 3,006 behind"
+    assert text(offset(4), offset(4)) == f"{known}, 0 behind"
     # not known, which is not none
-    assert lag(progress(latestOffset=None, endOffset=offset(4))) == ""
+    assert text(None, offset(4)) == known
 
 
 def test_a_pipeline_is_short_enough_to_be_copied() -> None:
