@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
 from ogive.spark.java import check_java, find_java, java_version, without_incubator
-from ogive.spark.session import cores_of, quiet
+from ogive.spark.session import cores_by_settings, cores_of, quiet
 
 LOGGING = "LOG4J_CONFIGURATION_FILE"
 
@@ -259,8 +259,8 @@ class Context:
             f"spark.{name.replace('_', '.')}": text for name, text in settings.items()
         }
 
-    def getConf(self) -> dict[str, str]:  # noqa: N802  Spark's name
-        return self._settings
+    def getConf(self) -> SimpleNamespace:  # noqa: N802  Spark's name
+        return SimpleNamespace(getAll=self._settings.items)
 
 
 @pytest.mark.parametrize(
@@ -288,3 +288,11 @@ class Context:
 )
 def test_the_cores_are_those_of_the_cluster(context: Context | None, cores: int | None) -> None:
     assert cores_of(cast(Any, SimpleNamespace(_sc=context))) == cores
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[3, 2]", 3), ("local[*]", os.cpu_count())],
+)
+def test_the_cores_of_a_local_master_are_known_without_a_session(master: str, cores: int) -> None:
+    assert cores_by_settings(master, {}) == cores
