@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check coverage wheel mutants spark-releases interop interop-peers interop-suite interop-older sdk bench docs house clean
+.PHONY: help demo test test-slow check coverage wheel sdist sbom mutants spark-releases interop interop-peers interop-suite interop-older sdk bench docs house clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -45,7 +45,9 @@ help:
 	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|releases|lakes|frameworks|interop|sdk|simulation|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, spelling, types, unit tests"
 	@echo "make coverage  branch coverage of wire, sql92, store and access, without the compiled part; fails below 95 %"
-	@echo "make wheel     the wheel and the source distribution, in dist/"
+	@echo "make wheel     the files of a release, in dist/: the source distribution, a wheel for each installed Python, the list of components (ARGS=--cross: also wheels for musl and aarch64)"
+	@echo "make sdist     only the source distribution"
+	@echo "make sbom      only the list of components, with versions and licences, as CycloneDX"
 	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
 	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
@@ -103,8 +105,16 @@ coverage:
 	done
 
 wheel:
+	@tools/setup wheels
+	@$(python) -m tools.wheels $(ARGS)
+
+sdist:
 	@tools/setup run
-	$(python) -m hatchling build
+	$(python) -m hatchling build -t sdist
+
+sbom:
+	@tools/setup wheels
+	@$(python) -m tools.wheels --sbom
 
 mutants:
 	@tools/setup test

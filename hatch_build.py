@@ -16,7 +16,11 @@ from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 
-_OPTIONS = ["-std=c11", "-O3", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"]
+_OPTIONS = (
+    ["/std:c11", "/O2"]
+    if os.name == "nt"
+    else ["-std=c11", "-O3", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"]
+)
 _NEEDS = "it needs a C compiler and Python's headers (Debian: apt-get install gcc python3-dev)"
 
 

@@ -270,8 +270,10 @@ PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t
         usual = add_record(&keys, PyList_GET_ITEM(args[0], n));
         for (; before < keys.count; before++) {
             keys.all[before].slot = keys.all[before].hash % (uint32_t)slot_count;
+#if defined(__GNUC__) || defined(__clang__)
             /* far apart, and not in the cache */
             __builtin_prefetch((int32_t *)slots.buf + keys.all[before].slot, 1);
+#endif
         }
         if (usual == 1 && keys.count > MAX_AT_ONCE && n > 0)
             usual = 0;

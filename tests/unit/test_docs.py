@@ -8,6 +8,7 @@ import importlib
 import inspect
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -397,3 +398,23 @@ def test_every_public_name_has_a_docstring(module: str) -> None:
                 f"{name}.{member}" for member, found in of_class(value) if not inspect.getdoc(found)
             ]
     assert bare == []
+
+
+def test_pages_install_ogive_from_a_clone_until_it_is_published() -> None:
+    """`published` in pyproject.toml changes the site, not the pages."""
+    asked = re.compile(r"pip install[^`\n]*?[ ']ogive(?=[\[ `',\n])")
+    found = [page.name for page in PAGES if asked.search(page.read_text("utf-8"))]
+    assert found == ["releases.md"]
+
+
+def test_the_licences_of_all_extras_are_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {
+        (re.split(r"[><=;]", package)[0].strip(), extra)
+        for extra, packages in project["optional-dependencies"].items()
+        if extra != "all"
+        for package in packages
+    }
+    page = (ROOT / "docs" / "releases.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([\w-]+) \| (\w+) \| [^|]+ \|$", page, re.MULTILINE)
+    assert set(rows) - {("package", "extra")} == needed

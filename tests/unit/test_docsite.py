@@ -320,3 +320,9 @@ def test_a_missing_chromium_is_one_sentence_that_says_how_to_get_it(
     monkeypatch.delenv("CHROMIUM", raising=False)
     with pytest.raises(browser.BrowserError, match="Debian: apt-get install chromium;"):
         browser.find()
+
+
+def test_a_published_page_installs_from_pypi_and_needs_no_clone() -> None:
+    page = pages.CLONING + "pip install './ogive[spark]' ./ogive\n./ogive-data\n"
+    assert pages.as_published(page) == "pip install 'ogive[spark]' ogive\n./ogive-data\n"
+    assert not pages.is_published(ROOT)

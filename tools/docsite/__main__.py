@@ -37,7 +37,7 @@ def build(root: Path, out: Path) -> bool:
     """
     generated = {**api.pages(), **reference.pages(root)}
     source = out / "source"
-    pages.stage(root, source, generated)
+    pages.stage(root, source, generated, published=pages.is_published(root))
     return sphinx(source, out)
 
 

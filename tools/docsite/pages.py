@@ -7,6 +7,7 @@ that show their text.
 
 import re
 import shutil
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,9 @@ LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 FENCE: Final = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 LANGUAGES: Final = {".py": "python", ".toml": "toml", ".sh": "sh", ".md": "markdown"}
 IMAGES: Final = (".png", ".svg")
+CLONING: Final = "git clone URL-OF-THIS-REPOSITORY ogive\n"
+CLONE: Final = re.compile(r"\./ogive(?=[\[ `',\n])")
+"""The clone, as pages name it for pip."""
 MAX_SHOWN_BYTES: Final = 256 * 1024
 """Largest file that becomes a page."""
 
@@ -73,10 +77,17 @@ def _from_root(target: str) -> str:
     return target if target.startswith(("#", "http")) else normpath(f"docs/{target}")
 
 
-def stage(root: Path, folder: Path, generated: Mapping[str, tuple[str, str]]) -> None:
-    """Write all pages below *folder*, which is replaced.
+def stage(
+    root: Path,
+    folder: Path,
+    generated: Mapping[str, tuple[str, str]],
+    *,
+    published: bool = False,
+) -> None:
+    """Write all pages below *folder*, which is replaced. Raises BadPages.
 
-    *generated*: title and text by place of the pages that are made from the code. Raises BadPages.
+    *generated*: title and text by place of the pages that are made from the code. *published*:
+    pages install ogive from PyPI, where a page of the clone installs it from the clone.
     """
     shutil.rmtree(folder, ignore_errors=True)
     contents = (root / CONTENTS).read_text("utf-8")
@@ -86,6 +97,8 @@ def stage(root: Path, folder: Path, generated: Mapping[str, tuple[str, str]]) ->
         raise BadPages("\n".join(f"{place} is not listed in {CONTENTS}" for place in missing))
     texts = {place: (root / place).read_text("utf-8") for place in sorted(listed)}
     titles = {place: title for place, (title, _) in generated.items()}
+    if published:
+        texts = {place: as_published(text) for place, text in texts.items()}
     texts[INDEX] = index(contents, titles)
     texts |= {place: text for place, (_, text) in generated.items()}
     shown: dict[str, str] = {}
@@ -136,6 +149,18 @@ def _outside_code(text: str, change: Callable[[str], str]) -> str:
         pieces += [change(text[at : fence.start()]), fence[0]]
         at = fence.end()
     return "".join([*pieces, change(text[at:])])
+
+
+def is_published(root: Path) -> bool:
+    """Return True if the settings of the documentation say that ogive is on PyPI."""
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))
+    published: bool = project["tool"]["ogive"]["docs"]["published"]
+    return published
+
+
+def as_published(text: str) -> str:
+    """Return *text* with installations from PyPI in place of those from a clone."""
+    return CLONE.sub("ogive", text.replace(CLONING, ""))
 
 
 def source_page(root: Path, place: str) -> str:
