@@ -24,6 +24,7 @@ from typing import Final, Self
 ROOT: Final = Path(__file__).parents[1]
 COLUMNS: Final = 100
 CODE: Final = (".py", ".c", ".h", ".java")
+GENERATED: Final = "_pb2"
 RELATIVE: Final = re.compile(r"\s*(Of|Whether|What|Which|Those|How|That|Who|Where)\b")
 PRAGMA: Final = re.compile(r"#\s*(noqa|type:|fmt:|pragma)")
 FENCE: Final = re.compile(r"\s*(```|~~~)")
@@ -49,6 +50,11 @@ class Row:
         return self.what, f"{self.aim:,}", now, "missed" if self.missed else ""
 
 
+def is_written(path: Path) -> bool:
+    """Return False for the output of a generator."""
+    return not path.stem.endswith(GENERATED)
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """A Python file below src."""
@@ -59,8 +65,9 @@ class Module:
 
     @classmethod
     def read_all(cls, root: Path) -> list[Self]:
-        """Read all modules of src. Their paths begin at *root*."""
-        texts = {path: path.read_text("utf-8") for path in sorted((root / "src").rglob("*.py"))}
+        """Read all modules of src that were not generated. Their paths begin at *root*."""
+        paths = [path for path in sorted((root / "src").rglob("*.py")) if is_written(path)]
+        texts = {path: path.read_text("utf-8") for path in paths}
         return [
             cls(path.relative_to(root).as_posix(), text, ast.parse(text))
             for path, text in texts.items()
@@ -104,7 +111,7 @@ def wide(lines: Iterable[str]) -> int:
 
 
 def lines_of_code(folder: Path) -> list[str]:
-    files = [path for path in sorted(folder.rglob("*")) if path.suffix in CODE]
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in CODE and is_written(path)]
     return [line for path in files for line in path.read_text("utf-8").splitlines()]
 
 

@@ -33,7 +33,7 @@ from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS
 from ogive.sql92 import EvaluationError, compile_expression
 from ogive.store import JsonTable, MessageStore
 from ogive.store.record import read_record, strip_crc
-from ogive.transport.monitoring import Page, PageServer
+from ogive.transport.monitoring import PageServer, Response
 from ogive.wire import headers, java_json, trace
 from ogive.wire.bodies import acls, clients, configs, routes, running_info, stats
 from ogive.wire.bodies.clients import SubscriptionData
@@ -374,7 +374,7 @@ BASE: Final = _store()
 FILES: Final = sorted(path for path in BASE.names if path.name not in ("lock", "abort"))
 UP: Final = build_parser().parse_args(["up"]).command_parser
 COLUMNS: Final = RecordDecoder(arrow_schema(StructType([*MESSAGE_COLUMNS, *METADATA_COLUMNS])))
-PAGES: Final = PageServer({"/metrics": lambda: Page(200, "x")}, host="127.0.0.1", port=0)
+PAGES: Final = PageServer({"/metrics": lambda: Response(200, "x")}, host="127.0.0.1", port=0)
 
 DECODERS: Final[Mapping[str, Callable[[bytes], None]]] = MappingProxyType(
     {

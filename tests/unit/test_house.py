@@ -44,6 +44,7 @@ def root(tmp_path: Path) -> Path:
     files = {
         "src/ogive/client/sample.py": MODULE,
         "src/ogive/client/sync/sample.py": TWICE,
+        "src/ogive/proxy/sample_pb2.py": f"# {'x' * 100}\n{TWICE}",
         "native/sample.c": f"int a;\n/* {'x' * 100} */\n",
         "native/README.md": PAGE,
         "tests/sample.py": f"# {'é' * 98}\n# {'é' * 99}\n",

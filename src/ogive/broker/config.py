@@ -20,13 +20,7 @@ from ogive.broker.pop.config import PopConfig
 from ogive.broker.replies import Rejected
 from ogive.broker.state.config_table import Render, TableWriter
 from ogive.errors import InvalidOption, ResponseCode
-from ogive.model import (
-    DEFAULT_DELAY_LEVELS,
-    MAX_BODY_BYTES,
-    MAX_TOPIC_LENGTH,
-    NAME_CHARACTER,
-    DelayLevels,
-)
+from ogive.model import MAX_BODY_BYTES, MAX_TOPIC_LENGTH, NAME_CHARACTER
 from ogive.store.retention import RetentionConfig
 from ogive.store.tables import JsonTable
 from ogive.text import is_line
@@ -36,7 +30,7 @@ from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.configs import DataVersion
 from ogive.wire.frame import MAX_FRAME_BYTES
 from ogive.wire.java_properties import parse_properties
-from ogive.wire.numbers import parse_int
+from ogive.wire.numbers import DEFAULT_DELAY_LEVELS, DelayLevels, parse_int
 from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,13 @@ from typing import Any, Final, Generic, TypeVar
 from ogive.access.audit import About, Change, Secret, State, named
 from ogive.access.user_table import user_of
 from ogive.broker.config import CHANGEABLE, setting_text
-from ogive.broker.handlers import admin, ask_clients, clients, groups, topics, users
+from ogive.broker.handlers import admin, clients, groups, topics, users
 from ogive.broker.large_replies import InPieces
 from ogive.broker.pop import acknowledge, notify, pop
 from ogive.broker.pulls import lookup, pull
-from ogive.broker.sends import commit, reply_messages, send_back, transaction
+from ogive.broker.sends import commit, reply_messages, send_back
 from ogive.broker.services import Context
+from ogive.broker.transactions import checks
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.acls import USER_SUBJECT
 from ogive.wire.bodies.clients import RequestMode
@@ -291,7 +292,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.NOTIFICATION: Direct(notify.notify),
     RequestCode.HEART_BEAT: Direct(clients.heartbeat),
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
-    RequestCode.END_TRANSACTION: Direct(transaction.end),
+    RequestCode.END_TRANSACTION: Direct(checks.end),
     **_table(
         Route(RecallMessageRequest, send_back.recall),
         Route(SendReplyMessageRequest, reply_messages.handle, max_body_bytes=MAX_FRAME_BYTES),
@@ -346,10 +347,10 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(DeleteExpiredLogRequest, admin.delete_expired_log),
         Route(CleanExpiredQueuesRequest, admin.clean_expired_queues),
         Route(CreateGroupListRequest, groups.create_all, max_body_bytes=LONG_BODY),
-        Route(GetConsumerRunningInfoRequest, ask_clients.running_info),
-        Route(ConsumeMessageDirectlyRequest, ask_clients.consume_directly),
-        Route(InvokeGetConsumerStatusRequest, ask_clients.consumer_status),
-        Route(GetAllProducerInfoRequest, ask_clients.show_all_producers, listing=True),
+        Route(GetConsumerRunningInfoRequest, clients.running_info),
+        Route(ConsumeMessageDirectlyRequest, clients.consume_directly),
+        Route(InvokeGetConsumerStatusRequest, clients.consumer_status),
+        Route(GetAllProducerInfoRequest, clients.show_all_producers, listing=True),
         Route(ViewBrokerStatsRequest, admin.view),
         Route(GetBrokerConsumeStatsRequest, admin.consume_stats_of_all, listing=True),
         Route(QueryConsumeTimeSpanRequest, admin.consume_time_spans, listing=True),

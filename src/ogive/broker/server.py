@@ -37,7 +37,7 @@ from ogive.native import build
 from ogive.store.types import QueueKey
 from ogive.transport.connection import Connection, join_address
 from ogive.transport.event_loop import cancel_all, every
-from ogive.transport.monitoring import CONTENT_TYPE, Page
+from ogive.transport.monitoring import CONTENT_TYPE, Response
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_host
@@ -184,34 +184,34 @@ class Broker:
             log.critical("task %r has ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
 
-    async def metrics_page(self) -> Page:
+    async def metrics_page(self) -> Response:
         """Return the metrics for Prometheus."""
         if self._ctx is not None:
             # it stops meanwhile
             with suppress(StoreError):
-                return Page(200, await metrics(self._ctx), CONTENT_TYPE)
-        return Page(503, "this broker does not serve\n")
+                return Response(200, await metrics(self._ctx), CONTENT_TYPE)
+        return Response(503, "this broker does not serve\n")
 
-    def health_page(self) -> Page:
+    def health_page(self) -> Response:
         """Return 200 until the store fails; then the process should be restarted."""
         return (
-            Page(503, f"failed: {self.failed.result()}\n")
+            Response(503, f"failed: {self.failed.result()}\n")
             if self.failed.done()
-            else Page(200, "ok\n")
+            else Response(200, "ok\n")
         )
 
-    def ready_page(self) -> Page:
+    def ready_page(self) -> Response:
         """Return 200 while clients should connect.
 
         They should not before the start, after a failure, during the stop, or while this broker is
         registered at none of its name servers.
         """
         if self._ctx is None or self._stopping or self.failed.done():
-            return Page(503, "not ready\n")
+            return Response(503, "not ready\n")
         known = self._ctx.registration.known()
         if known and not any(known.values()):
-            return Page(503, f"not ready: not registered at {', '.join(known)}\n")
-        return Page(200, "ready\n")
+            return Response(503, f"not ready: not registered at {', '.join(known)}\n")
+        return Response(200, "ready\n")
 
     async def reload_certificates(self) -> None:
         """Read the files of certificates again, see Server.reload_certificates."""

@@ -28,12 +28,12 @@ from ogive.broker.state.topic_table import TopicTable
 from ogive.broker.traffic import Traffic
 from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import OgiveError, StoreBusy, StoreError
-from ogive.model import DelayLevels
 from ogive.store.message_store import MessageStore
 from ogive.store.types import Messages, NewMessage, PutDone, PutResult, bytes_of
 from ogive.transport.connection import Connection
 from ogive.transport.event_loop import Slices, Turn
 from ogive.wire.command import RemotingCommand
+from ogive.wire.numbers import DelayLevels
 
 # each may hold max_large_pull_bytes
 MAX_SEARCHES: Final = 16

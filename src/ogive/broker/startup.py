@@ -22,8 +22,7 @@ from ogive.access.user_table import AccessTable
 from ogive.broker.config import LOOPBACK, BrokerConfig, RemoteSettings, ip_of, is_host_name
 from ogive.broker.deferred.delay_levels import Schedule, is_level
 from ogive.broker.deferred.timer_properties import Name
-from ogive.broker.deferred.timer_queue import TimerProgressFile
-from ogive.broker.deferred.timers import Timers
+from ogive.broker.deferred.timers import TimerProgressFile, Timers
 from ogive.broker.large_replies import LargeReplies
 from ogive.broker.maintenance import Retention, disk_used, machine_time_s
 from ogive.broker.off_loop_reads import ColdReads

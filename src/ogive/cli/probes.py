@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack
 
 from ogive.cli.exits import TryLater
 from ogive.errors import ConnectError, OgiveError
-from ogive.transport.monitoring import CONTENT_TYPE, Page, PageServer
+from ogive.transport.monitoring import CONTENT_TYPE, PageServer, Response
 
 
 async def serve(
     options: argparse.Namespace,
-    ready: Callable[[], Page],
+    ready: Callable[[], Response],
     metrics: Callable[[], str],
     running: AsyncExitStack,
 ) -> str | None:
@@ -23,9 +23,9 @@ async def serve(
         return None
     server = PageServer(
         {
-            "/health": lambda: Page(200, "ok\n"),
+            "/health": lambda: Response(200, "ok\n"),
             "/ready": ready,
-            "/metrics": lambda: Page(200, metrics(), CONTENT_TYPE),
+            "/metrics": lambda: Response(200, metrics(), CONTENT_TYPE),
         },
         host=options.http_host or "127.0.0.1",
         port=options.http_port,

@@ -19,7 +19,7 @@ from ogive.errors import ConnectError, InvalidOption, OgiveError
 from ogive.transport.connection import is_loopback
 from ogive.transport.event_loop import new_event_loop
 from ogive.transport.limits import ServerLimits
-from ogive.transport.monitoring import Page
+from ogive.transport.monitoring import Response
 from ogive.transport.tls import TlsConfig
 
 if TYPE_CHECKING:
@@ -86,8 +86,12 @@ async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConf
     loop.add_signal_handler(signal.SIGHUP, up.hang_up, stop)
     failed: asyncio.Future[OgiveError] = loop.create_future()
 
-    def ready() -> Page:
-        return Page(503, "not ready: stopping\n") if draining.is_set() else Page(200, "ready\n")
+    def ready() -> Response:
+        return (
+            Response(503, "not ready: stopping\n")
+            if draining.is_set()
+            else Response(200, "ready\n")
+        )
 
     async with AsyncExitStack() as running:
         # until everything else has stopped

@@ -26,16 +26,16 @@ from ogive.cli.service_manager import ServiceManager
 from ogive.cli.up_name_servers import OtherNameServers
 from ogive.client.credential_files import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
-from ogive.model import DEFAULT_DELAY_LEVELS
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
 from ogive.transport.connection import join_address
 from ogive.transport.event_loop import new_event_loop, watch
-from ogive.transport.monitoring import Make, Page, PageServer
+from ogive.transport.monitoring import Make, PageServer, Response
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.acls import SUPER, User
+from ogive.wire.numbers import DEFAULT_DELAY_LEVELS
 
 if TYPE_CHECKING:
     from ogive.console.config import ConsoleConfig
@@ -300,12 +300,12 @@ async def _serve_pages(
     if options.metrics_port is None:
         return None
 
-    def ready() -> Page:
+    def ready() -> Response:
         if draining.is_set():
-            return Page(503, "not ready: stopping\n")
-        return Page(200, "ready\n") if broker is None else broker.ready_page()
+            return Response(503, "not ready: stopping\n")
+        return Response(200, "ready\n") if broker is None else broker.ready_page()
 
-    pages: dict[str, Make] = {"/health": lambda: Page(200, "ok\n"), "/ready": ready}
+    pages: dict[str, Make] = {"/health": lambda: Response(200, "ok\n"), "/ready": ready}
     if broker is not None:
         pages |= {"/metrics": partial(_metrics, broker, grpc), "/health": broker.health_page}
     server = PageServer(pages, host=options.metrics_host, port=options.metrics_port)
@@ -314,7 +314,7 @@ async def _serve_pages(
     return server
 
 
-async def _metrics(broker: Broker, grpc: up_grpc.GrpcPort) -> Page:
+async def _metrics(broker: Broker, grpc: up_grpc.GrpcPort) -> Response:
     page = await broker.metrics_page()
     return replace(page, text=page.text + grpc.metrics()) if page.status == 200 else page
 

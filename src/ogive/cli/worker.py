@@ -26,7 +26,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener
 from ogive.client.metrics import metrics
 from ogive.errors import InvalidOption
-from ogive.transport.monitoring import Page
+from ogive.transport.monitoring import Response
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +74,12 @@ async def _work(listeners: Sequence[AnyListener], options: argparse.Namespace) -
     settings = replace(client_config(options), instance_name=options.instance_name)
     state = "starting"
 
-    def ready() -> Page:
+    def ready() -> Response:
         if state:
-            return Page(503, f"not ready: {state}\n")
+            return Response(503, f"not ready: {state}\n")
         if not client.is_connected:
-            return Page(503, "not ready: no broker answers\n")
-        return Page(200, "ready\n")
+            return Response(503, "not ready: no broker answers\n")
+        return Response(200, "ready\n")
 
     async def started() -> None:
         nonlocal state

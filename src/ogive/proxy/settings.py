@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
 from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.messages import MAX_BODY_BYTES
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.numbers import DEFAULT_DELAY_LEVELS, DelayLevels
 
 MAX_RECEIVED: Final = 32
 LONG_POLLING_S: Final = 20.0

@@ -49,7 +49,6 @@ from ogive.model import (
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
     TOOLS_GROUP,
-    DelayLevels,
     MessageQueue,
     PullStatus,
     reply_topic,
@@ -67,6 +66,7 @@ from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers.pull import PullMessageRequest
 from ogive.wire.message import decode_stored
+from ogive.wire.numbers import DelayLevels
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
-from ogive.model import DelayLevels
 from ogive.store.bad_sectors import read_or_nothing
 from ogive.store.checkpoint import QueueCheckpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
@@ -25,6 +24,7 @@ from ogive.store.segments import Handles, segment_names, segment_path
 from ogive.store.tables import read_file
 from ogive.store.types import APACHE_CONF, QueueKey
 from ogive.wire.checksum import crc32
+from ogive.wire.numbers import DelayLevels
 
 log = logging.getLogger(__name__)
 

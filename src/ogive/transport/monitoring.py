@@ -41,7 +41,7 @@ _REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Response:
     """Answer to a request."""
 
     status: int
@@ -49,8 +49,8 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
-Make = Callable[[], Page | Awaitable[Page]]
-"""Function that returns a page, on the loop."""
+Make = Callable[[], Response | Awaitable[Response]]
+"""Function that returns the answer for a page, on the loop."""
 
 
 def names_this_server(host: str, names: Collection[str] = LOCAL_NAMES) -> bool:
@@ -128,23 +128,23 @@ class PageServer:
 
     async def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
-        page, body = Page(400, "this is not an HTTP request\n"), True
+        answer, body = Response(400, "this is not an HTTP request\n"), True
         if len(words) == 3 and words[2].startswith(b"HTTP/1."):
             body = words[0] != b"HEAD"
             make = self._pages.get(words[1].partition(b"?")[0].decode("latin-1"))
             if is_loopback(self.host) and not all(map(names_this_server, _hosts(head))):
-                page = Page(421, "ask for this page by the server's address\n")
+                answer = Response(421, "ask for this page by the server's address\n")
             elif words[0] not in (b"GET", b"HEAD"):
-                page = Page(405, "use GET or HEAD\n")
+                answer = Response(405, "use GET or HEAD\n")
             elif make is None:
-                page = Page(404, f"no such page; there are {' '.join(self._pages)}\n")
+                answer = Response(404, f"no such page; there are {' '.join(self._pages)}\n")
             else:
                 made = make()
-                page = made if isinstance(made, Page) else await made
-        raw = page.text.encode()
+                answer = made if isinstance(made, Response) else await made
+        raw = answer.text.encode()
         top = (
-            f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: "
-            f"{page.content_type}\r\nContent-Length: {len(raw)}\r\n"
+            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: "
+            f"{answer.content_type}\r\nContent-Length: {len(raw)}\r\n"
             "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         )
         return top.encode() + (raw if body else b"")

@@ -58,7 +58,10 @@ final class Pop {
         String handle = options.text("handle", "");
         switch (options.text("request")) {
             case "pop" -> pop.pop();
-            case "ack" -> pop.show(pop.client.ackMessageAsync(pop.address, pop.topic, pop.group, handle));
+            case "ack" ->
+                    pop.show(
+                            pop.client.ackMessageAsync(
+                                    pop.address, pop.topic, pop.group, handle));
             case "batchAck" ->
                 pop.show(pop.client.batchAckMessageAsync(pop.address, pop.topic, pop.group,
                         Arrays.asList(options.text("handles").split(","))));
@@ -123,7 +126,9 @@ final class Pop {
     private void await() throws Exception {
         var waiting =
                 IntStream.range(0, options.number("count", 1)).mapToObj(i -> await1()).toList();
-        for (CompletableFuture<Boolean> one : waiting) options.show(Map.of("hasMessage", one.get()));
+        for (CompletableFuture<Boolean> one : waiting) {
+            options.show(Map.of("hasMessage", one.get()));
+        }
     }
 
     private CompletableFuture<Boolean> await1() {

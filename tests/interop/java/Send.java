@@ -14,8 +14,8 @@ import org.apache.rocketmq.common.message.Message;
  * Sends count messages with the bodies "message 0", "message 1", ... and prints a JSON line per
  * result.
  * nameServer= topic= count= [mode=sync|async|oneway|batch|orderly] [first=0] [size=0] [tags=a,b]
- * [delay=0] [batch=10] [shards=4] [delayMs=0] [deliverAt=milliseconds since 1970] [priority=]; mode=recall
- * handle= takes a timed message back. [accessKey= secretKey=]
+ * [delay=0] [batch=10] [shards=4] [delayMs=0] [deliverAt=milliseconds since 1970] [priority=];
+ * mode=recall handle= takes a timed message back. [accessKey= secretKey=]
  * size pads the body with dots; tags are given in turn; every message has the key "key-N" and the
  * user property index=N; orderly chooses queue (N modulo shards) modulo queues.
  * -Drocketmq.serialize.type=ROCKETMQ switches to binary headers.

@@ -6,9 +6,9 @@ import java.util.Arrays;
 import java.util.Map;
 
 /**
- * Runs Send, Consume and Pop one after the other in one JVM, each but Pop with a client of its own: a
- * line of standard input is a JSON array, the class and its arguments, one of them run=N. What a run prints
- * has "run": N; at its end comes {"run": N, "exit": code}. Ends with standard input.
+ * Runs Send, Consume and Pop one after the other in one JVM, each but Pop with a client of its own:
+ * a line of standard input is a JSON array, the class and its arguments, one of them run=N. What a
+ * run prints has "run": N; at its end comes {"run": N, "exit": code}. Ends with standard input.
  */
 public class Serve {
     public static void main(String[] args) throws Exception {

@@ -14,12 +14,13 @@ from ogive.broker.deferred.delay_levels import BATCH, Schedule, delayed
 from ogive.broker.deferred.waiting import MAX_WAIT_S
 from ogive.broker.off_loop_reads import MAX_TRIES
 from ogive.errors import ProtocolError, StoreBusy, StoreError, StoreFull
-from ogive.model import SCHEDULE_TOPIC, DelayLevels
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store.fs import Fs
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage, PutDone, StoreConfig
 from ogive.wire.java_json import FrozenObject
 from ogive.wire.message import decode_messages, encode_properties
+from ogive.wire.numbers import DelayLevels
 from tests.stores import InlineWriter
 from tests.unit.broker.cold_disk import ColdDisk
 

@@ -13,8 +13,14 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.deferred.timer_properties import RecallHandle, read_handle, recall_handle, timed
-from ogive.broker.deferred.timer_queue import TimerProgressFile
-from ogive.broker.deferred.timers import BATCH, IN_FLIGHT, PASSED, TimerProgress, Timers
+from ogive.broker.deferred.timers import (
+    BATCH,
+    IN_FLIGHT,
+    PASSED,
+    TimerProgress,
+    TimerProgressFile,
+    Timers,
+)
 from ogive.broker.deferred.waiting import MAX_WAIT_S
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode, StoreBusy, StoreError
@@ -617,7 +623,7 @@ async def test_a_death_between_the_two_files_of_progress_repeats_nothing(
         raise OSError(errno.EIO, "killed")
 
     with monkeypatch.context() as death:
-        death.setattr("ogive.broker.deferred.timer_queue.write_synced", killed)
+        death.setattr("ogive.broker.deferred.timers.write_synced", killed)
         with pytest.raises(OSError, match="killed"):
             first.save()
     await first.close()

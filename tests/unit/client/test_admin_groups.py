@@ -12,7 +12,7 @@ from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption, NoRout
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire.bodies.clients import (
-    Connection,
+    ConnectionInfo,
     ConsumerConnection,
     SubscriptionData,
     group_list_dumps,
@@ -237,7 +237,7 @@ def connect(broker: FakeBroker, *client_ids: str, model: str = "CLUSTERING") -> 
     """Members of whatever group is asked for; without any, nobody is online."""
     one = ConsumerConnection(
         connections=tuple(
-            Connection(client_id=i, address="10.0.0.1:5", language="JAVA", version=513)
+            ConnectionInfo(client_id=i, address="10.0.0.1:5", language="JAVA", version=513)
             for i in client_ids
         ),
         subscriptions={"Orders": SubscriptionData.of_tags("Orders", "paid")},
@@ -379,7 +379,7 @@ async def test_lag_names_the_member_that_holds_a_queue_where_it_tells(
 async def test_producers_of_all_brokers_are_shown(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
 ) -> None:
-    one = Connection(client_id="p1", address="10.0.0.1:5", language="GO", version=317)
+    one = ConnectionInfo(client_id="p1", address="10.0.0.1:5", language="GO", version=317)
     brokers[0].on(
         RequestCode.GET_PRODUCER_CONNECTION_LIST, ok(body=producer_connections_dumps([one]))
     )

@@ -21,7 +21,7 @@ from ogive.model import MessageQueue, PullStatus, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error, ok
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.clients import (
-    Connection,
+    ConnectionInfo,
     ConsumerConnection,
     HeartbeatData,
     LockBatchBody,
@@ -268,7 +268,7 @@ async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: Connectio
         await rpc.consumer_ids(pool, broker.address, "billing")
     body = ConsumerConnection(
         connections=(
-            Connection(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),
+            ConnectionInfo(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),
         ),
         subscriptions={},
         consume_type="CONSUME_PASSIVELY",

@@ -11,7 +11,7 @@ from ogive.console import queries
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire.bodies.clients import (
-    Connection,
+    ConnectionInfo,
     ConsumerConnection,
     SubscriptionData,
     group_list_dumps,
@@ -289,7 +289,9 @@ async def test_a_member_that_does_not_tell_is_still_a_member(
     stands_at(fake, Orders=(1, 3))
     online = ConsumerConnection(
         connections=(
-            Connection(client_id="10.0.0.9@1", address="10.0.0.9:5", language="CPP", version=403),
+            ConnectionInfo(
+                client_id="10.0.0.9@1", address="10.0.0.9:5", language="CPP", version=403
+            ),
         ),
         subscriptions={"Orders": SubscriptionData.of_tags("Orders", "paid || new")},
         consume_type="CONSUME_PASSIVELY",
@@ -312,7 +314,7 @@ async def test_a_broadcasting_group_has_no_lag(fake: FakeBroker, page: Browser) 
     stands_at(fake, Prices=(0, 1_000_003))
     online = ConsumerConnection(
         connections=(
-            Connection(client_id="c", address="10.0.0.9:5", language="JAVA", version=403),
+            ConnectionInfo(client_id="c", address="10.0.0.9:5", language="JAVA", version=403),
         ),
         subscriptions={},
         consume_type="CONSUME_PASSIVELY",
@@ -402,7 +404,7 @@ async def test_how_a_group_consumes_is_told_in_plain_words(fake: FakeBroker, pag
     groups_are(fake, "billing")
     stands_at(fake, Orders=(10, 30))
     member = ConsumerConnection(
-        connections=(Connection(client_id="me", address="h:1", language="PYTHON", version=1),),
+        connections=(ConnectionInfo(client_id="me", address="h:1", language="PYTHON", version=1),),
         subscriptions={},
         consume_type="CONSUME_PASSIVELY",
         message_model="CLUSTERING",

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker, BrokerConfig
-from ogive.model import SCHEDULE_TOPIC, DelayLevels
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store import OsFs
 from ogive.store.consumequeue import ENTRY
 from ogive.store.queue_rebuild import LevelTables
 from ogive.store.types import APACHE_CONF
 from ogive.store.verify import repair
+from ogive.wire.numbers import DelayLevels
 from tests.raw_client import RawClient
 from tests.stores import Driver, message, small
 

@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from ogive.model import DelayLevels
 from ogive.store.record import (
     CRC_BYTES,
     NEVER,
@@ -19,6 +18,7 @@ from ogive.store.record import (
     topic_field,
 )
 from ogive.wire.message import decode_properties, decode_stored, java_hash
+from ogive.wire.numbers import DelayLevels
 from tests.stores import message
 
 V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"

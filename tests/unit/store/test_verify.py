@@ -15,13 +15,14 @@ import pytest
 
 from ogive.broker import Broker, BrokerConfig
 from ogive.errors import StoreCorrupt, StoreLocked, StoreUnusable
-from ogive.model import SCHEDULE_TOPIC, DelayLevels
+from ogive.model import SCHEDULE_TOPIC
 from ogive.store import GetStatus, JsonTable, OsFs
 from ogive.store.consumequeue import ENTRY
 from ogive.store.fs import ReadOnlyFs
 from ogive.store.repair import queue_counts
 from ogive.store.verify import repair, verify
 from ogive.wire.bodies.routes import MAX_QUEUES
+from ogive.wire.numbers import DelayLevels
 from tests.raw_client import RawClient
 from tests.stores import Driver, crash, message, small
 

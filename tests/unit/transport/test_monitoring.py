@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ogive.transport import monitoring
-from ogive.transport.monitoring import MAX_CONNECTIONS, Page, PageServer
+from ogive.transport.monitoring import MAX_CONNECTIONS, PageServer, Response
 
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PageServer]:
     monkeypatch.setattr(monitoring, "TIMEOUT_S", 1.0)
     pages = PageServer(
-        {"/a": lambda: Page(200, "größe\n"), "/b": lambda: Page(503, "no\n")},
+        {"/a": lambda: Response(200, "größe\n"), "/b": lambda: Response(503, "no\n")},
         host="127.0.0.1",
         port=0,
     )
@@ -112,11 +112,11 @@ async def test_connections_are_bounded_and_the_pages_stay_there(server: PageServ
 async def test_a_page_may_take_a_moment_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "TIMEOUT_S", 0.05)
 
-    async def later() -> Page:
+    async def later() -> Response:
         await asyncio.sleep(0)
-        return Page(200, "later\n")
+        return Response(200, "later\n")
 
-    async def never() -> Page:
+    async def never() -> Response:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 

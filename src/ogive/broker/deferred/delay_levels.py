@@ -33,14 +33,14 @@ from typing import Any, Final
 from ogive.broker.deferred.waiting import MAX_WAIT_S, Put, stored_again
 from ogive.broker.off_loop_reads import Fetch, JobReads
 from ogive.errors import InvalidOption, ProtocolError, StoreError
-from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, DelayLevels, PropertyName
+from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, PropertyName
 from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.file_reader import Cold
 from ogive.store.message_store import MessageStore
 from ogive.store.types import Entry, NewMessage, PutResult
 from ogive.wire.bodies.configs import DataVersion
 from ogive.wire.message import decode_properties, decode_stored, real_place
-from ogive.wire.numbers import parse_int, whole_number
+from ogive.wire.numbers import DelayLevels, parse_int, whole_number
 
 log = logging.getLogger(__name__)
 

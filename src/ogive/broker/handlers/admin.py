@@ -75,8 +75,7 @@ from ogive.errors import ResponseCode
 from ogive.model import MessageQueue, pop_retry_topics
 from ogive.store.file_reader import each_or_cold
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.clients import Connection as ConnectionInfo
-from ogive.wire.bodies.clients import ConsumerConnection, producer_connections_dumps
+from ogive.wire.bodies.clients import ConnectionInfo, ConsumerConnection, producer_connections_dumps
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.stats import (

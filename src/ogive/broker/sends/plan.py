@@ -596,7 +596,7 @@ class Planner(NamedTuple):
     """Plans the first of several that arrived together; None if each is planned by itself."""
     alone: Callable[[Context, Send, NewMessage, TopicConfig], Put] | None
     """Plans one send, by its message with queue and flags as they are stored, and the settings of
-    its topic. None for ends, see transaction.py.
+    its topic. None for ends, see transactions/checks.py.
     """
 
 

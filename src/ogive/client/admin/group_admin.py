@@ -38,7 +38,7 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.transport.event_loop import each
-from ogive.wire.bodies.clients import Connection, ConsumerConnection, RequestMode
+from ogive.wire.bodies.clients import ConnectionInfo, ConsumerConnection, RequestMode
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import version_name
@@ -515,7 +515,7 @@ def check_retries(retry_queues: int | None, max_retries: int | None) -> None:
         raise InvalidOption(f"max_retries is {max_retries}: must be 0 or more")
 
 
-def _member(connection: Connection) -> Member:
+def _member(connection: ConnectionInfo) -> Member:
     return Member(
         client_id=connection.client_id,
         address=connection.address,

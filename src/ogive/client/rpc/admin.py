@@ -2,7 +2,7 @@
 
 from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, pages
 from ogive.errors import NotANameServer, NotSupported, ProtocolError
-from ogive.model import DelayLevels, MessageQueue
+from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.acls import Acl, User, acls_loads, users_loads
 from ogive.wire.bodies.clients import group_list_loads
@@ -36,6 +36,7 @@ from ogive.wire.headers.name_server import (
     GetBrokerClusterInfoRequest,
     GetRouteInfoRequest,
 )
+from ogive.wire.numbers import DelayLevels
 
 
 async def create_topic(

@@ -9,8 +9,8 @@ from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, check, pages,
 from ogive.errors import ProtocolError, QueryNotFound, RequestTimeout
 from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies.clients import Connection as ConnectionInfo
 from ogive.wire.bodies.clients import (
+    ConnectionInfo,
     ConsumerConnection,
     HeartbeatData,
     LockBatchBody,

@@ -29,8 +29,9 @@ from ogive.errors import (
     OgiveError,
     TransportError,
 )
-from ogive.model import AUTO_CREATE_TOPIC, DelayLevels, MessageQueue
+from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
 from ogive.transport.connection import Connection
+from ogive.wire.numbers import DelayLevels
 
 MAX_TOPICS: Final = 10_000
 

@@ -14,7 +14,6 @@ from ogive.client.sending.pending import PendingSend
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 from ogive.model import (
     MAX_BODY_BYTES,
-    DelayLevels,
     Message,
     MessageQueue,
     PropertyName,
@@ -25,6 +24,7 @@ from ogive.model import (
 )
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES, java_hash
+from ogive.wire.numbers import DelayLevels
 
 
 def property_text(

@@ -25,10 +25,11 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.sync.facade import Facade
 from ogive.keywords import explains
-from ogive.model import TRACE_TOPIC, DelayLevels, MessageExt, MessageQueue, MessageType, SendResult
+from ogive.model import TRACE_TOPIC, MessageExt, MessageQueue, MessageType, SendResult
 from ogive.wire.bodies.clients import ConsumerConnection
 from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.numbers import DelayLevels
 from ogive.wire.trace import TraceRecord
 
 

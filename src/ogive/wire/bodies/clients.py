@@ -188,7 +188,7 @@ def consumer_ids_loads(body: bytes) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection(JsonObject):
+class ConnectionInfo(JsonObject):
     """One client in GET_CONSUMER_CONNECTION_LIST. Source: Connection.java."""
 
     client_id: str
@@ -201,8 +201,8 @@ class Connection(JsonObject):
 class ConsumerConnection(JsonObject):
     """The members of a group and their subscriptions. Source: ConsumerConnection.java."""
 
-    connections: tuple[Connection, ...] = listed(
-        "connectionSet", Connection.from_json, Connection.to_json
+    connections: tuple[ConnectionInfo, ...] = listed(
+        "connectionSet", ConnectionInfo.from_json, ConnectionInfo.to_json
     )
     subscriptions: Mapping[str, SubscriptionData] = member(
         "subscriptionTable",
@@ -214,13 +214,13 @@ class ConsumerConnection(JsonObject):
     consume_from_where: str
 
 
-def producer_connections_dumps(connections: Iterable[Connection]) -> bytes:
+def producer_connections_dumps(connections: Iterable[ConnectionInfo]) -> bytes:
     """Answer of GET_PRODUCER_CONNECTION_LIST. Source: ProducerConnection.java."""
     return dumps({"connectionSet": [c.to_json() for c in connections]})
 
 
-def producer_connections_loads(body: bytes) -> list[Connection]:
-    return get_list(loads_object(body), "connectionSet", Connection.from_json)
+def producer_connections_loads(body: bytes) -> list[ConnectionInfo]:
+    return get_list(loads_object(body), "connectionSet", ConnectionInfo.from_json)
 
 
 def group_list_dumps(groups: Iterable[str]) -> bytes:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers import admin, ask_clients
+from ogive.broker.handlers import admin, clients
 from ogive.broker.runtime_info import runtime_info as run_info
 from ogive.errors import ResponseCode
 from ogive.model import HALF_TOPIC, MessageQueue
@@ -429,7 +429,7 @@ async def test_a_client_that_is_not_there_or_says_nothing_is_an_answer(
     assert (await ask("c1")).remark == "The Consumer <G> <c1> not online"
     await client.heartbeat("c1", "G", "T")
     assert (await ask("c2")).remark == "The Consumer <G> <c2> not online"
-    monkeypatch.setattr(ask_clients, "CLIENT_ANSWER_S", 0.03)
+    monkeypatch.setattr(clients, "CLIENT_ANSWER_S", 0.03)
     assert (await ask("c1")).code == ResponseCode.CONSUME_MSG_TIMEOUT
 
 

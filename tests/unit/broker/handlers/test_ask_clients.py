@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers import ask_clients
+from ogive.broker.handlers import clients
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import MessageQueue
 from ogive.store.file_reader import Place
@@ -175,7 +175,7 @@ async def test_where_each_member_stands(
         ResponseCode.SYSTEM_ERROR,
         "no member of G has the client id c3",
     )
-    monkeypatch.setattr(ask_clients, "MAX_QUEUES_SHOWN", 1)
+    monkeypatch.setattr(clients, "MAX_QUEUES_SHOWN", 1)
     _, _, found = await asyncio.gather(play(client, 0, 0), play(another, 1, 0), status())
     assert len(found) == 1
     assert re.search("left out the progress of client c[12] in 1 queues: the answer", caplog.text)

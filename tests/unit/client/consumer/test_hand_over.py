@@ -18,7 +18,7 @@ from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies.clients import Connection, ConsumerConnection
+from ogive.wire.bodies.clients import ConnectionInfo, ConsumerConnection
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from ogive.wire.bodies.stats import group_status_dumps
@@ -232,7 +232,7 @@ async def test_a_member_that_cannot_say_what_it_has_delays_nothing_for_long(
 
 def in_java(broker: FakeBroker, client_id: str, *queues: MessageQueue) -> None:
     """Let *client_id* be a member of Java's that has progress in *queues*."""
-    one = Connection(client_id=client_id, address="10.0.0.1:5", language="JAVA", version=513)
+    one = ConnectionInfo(client_id=client_id, address="10.0.0.1:5", language="JAVA", version=513)
     connected = ConsumerConnection(
         connections=(one,),
         subscriptions={},
