@@ -126,6 +126,7 @@ class Service:
     ) -> pb.QueryRouteResponse:
         topic = topic_of(request.topic)
         session.link.check(GetRouteInfoRequest(topic=topic))
+        _check_endpoints(request.endpoints)
         queues = await self._queues(topic)
         types = _types(await self._backend.message_type(topic))
         response = pb.QueryRouteResponse(status=ok())
@@ -145,6 +146,7 @@ class Service:
     ) -> pb.QueryAssignmentResponse:
         topic, name = topic_of(request.topic), group_of(request.group)
         session.check_receive(name, topic)
+        _check_endpoints(request.endpoints)
         group = await self._backend.group(name)
         in_order = group is not None and group.consume_message_orderly
         response = pb.QueryAssignmentResponse(status=ok())
@@ -277,6 +279,17 @@ async def _sync_lite(
     session: Session, request: pb.SyncLiteSubscriptionRequest
 ) -> pb.SyncLiteSubscriptionResponse:
     raise Illegal(pb.NOT_IMPLEMENTED, "this server has no lite topics")
+
+
+def _check_endpoints(endpoints: pb.Endpoints) -> None:
+    """Raise Illegal if a client could not connect to what a route would name."""
+    if not endpoints.addresses or not all(
+        one.host and 0 < one.port < 65_536 for one in endpoints.addresses
+    ):
+        raise Illegal(
+            pb.ILLEGAL_ACCESS_POINT,
+            "the request must name the endpoints that the client uses: each with host and port",
+        )
 
 
 def _name_of(request: type[Any]) -> str:

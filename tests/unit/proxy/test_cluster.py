@@ -30,7 +30,7 @@ from ogive.wire.codes import LanguageCode, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.signing import Credentials
 from tests.unit.proxy.conftest import StartBroker
-from tests.unit.proxy.sdk import Sdk, Telemetry, message, publishing, subscribing
+from tests.unit.proxy.sdk import ENDPOINTS, Sdk, Telemetry, message, publishing, subscribing
 
 ROOT = Credentials(access_key="root", secret_key="root secret")
 StartProxy = Callable[..., Awaitable[Mapping[str, Method]]]
@@ -186,7 +186,9 @@ async def test_a_group_in_order_and_its_dead_letters(sdk: Sdk, broker: Broker) -
         assert (await sdk.send(one)).status.code == pb.OK
     assigned = await sdk.call(
         "QueryAssignment",
-        pb.QueryAssignmentRequest(topic=pb.Resource(name="F"), group=pb.Resource(name="g")),
+        pb.QueryAssignmentRequest(
+            topic=pb.Resource(name="F"), group=pb.Resource(name="g"), endpoints=ENDPOINTS
+        ),
     )
     assert sorted(one.message_queue.id for one in assigned.assignments) == [0, 1, 2, 3]
     (first,) = await receive(sdk, "F", batch_size=1)

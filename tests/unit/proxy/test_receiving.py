@@ -20,7 +20,7 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.send import SendMessageRequestV2
 from ogive.wire.message import join_properties
 from tests.unit.proxy.conftest import StartBroker
-from tests.unit.proxy.sdk import Sdk, Telemetry, message, receive_request, subscribing
+from tests.unit.proxy.sdk import ENDPOINTS, Sdk, Telemetry, message, receive_request, subscribing
 
 
 async def test_acknowledged_messages_do_not_come_again(sdk: Sdk) -> None:
@@ -214,7 +214,7 @@ async def test_messages_of_a_group_in_order(sdk: Sdk, broker: Broker) -> None:
     )
     for number in range(4):
         await sdk.send(message("F", b"%d" % number, message_group="same"))
-    request = pb.QueryAssignmentRequest()
+    request = pb.QueryAssignmentRequest(endpoints=ENDPOINTS)
     request.topic.name, request.group.name = "F", "ordered"
     assignment = await sdk.call("QueryAssignment", request)
     assert [one.message_queue.id for one in assignment.assignments] == [0, 1, 2, 3]
@@ -232,7 +232,7 @@ async def test_messages_of_a_group_in_order(sdk: Sdk, broker: Broker) -> None:
 
 
 async def test_one_assignment_for_all_queues(sdk: Sdk) -> None:
-    request = pb.QueryAssignmentRequest()
+    request = pb.QueryAssignmentRequest(endpoints=ENDPOINTS)
     request.topic.name, request.group.name = "T", "g"
     response = await sdk.call("QueryAssignment", request)
     assert [one.message_queue.id for one in response.assignments] == [-1]
