@@ -5,7 +5,6 @@ import asyncio
 import logging
 import signal
 import tempfile
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +22,8 @@ from ogive.transport.monitoring import Response
 from ogive.transport.tls import TlsConfig
 
 if TYPE_CHECKING:
-    from ogive.proxy.calls import Method
     from ogive.proxy.cluster import ClusterBackend
+    from ogive.proxy.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +103,7 @@ async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConf
         grpc = up_grpc.GrpcPort(options, tls, folder=Path(folder), host=options.host)
         metrics = await probes.serve(options, ready, grpc.metrics, running)
         try:
-            await grpc.start(lambda: _methods(backend), ServerLimits(), running)
+            await grpc.start(lambda: _service(backend), ServerLimits(), running)
         except ConnectError as exc:
             raise probes.cannot_listen(exc, "--grpc-port") from None
         if tls is not None:
@@ -127,10 +126,10 @@ def _fail(failed: "asyncio.Future[OgiveError]", error: BaseException) -> None:
         failed.set_result(OgiveError(f"the proxy stops after an unexpected error: {error!r}"))
 
 
-def _methods(backend: "ClusterBackend") -> "Mapping[str, Method]":
+def _service(backend: "ClusterBackend") -> "Service":
     from ogive.proxy.service import Service
 
-    return Service(backend).methods()
+    return Service(backend)
 
 
 async def _reload(grpc: up_grpc.GrpcPort) -> None:

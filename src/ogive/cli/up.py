@@ -9,7 +9,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,7 @@ from ogive.wire.numbers import DEFAULT_DELAY_LEVELS
 if TYPE_CHECKING:
     from ogive.console.config import ConsoleConfig
     from ogive.console.server import Console
-    from ogive.proxy.calls import Method
+    from ogive.proxy.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ async def serve(options: argparse.Namespace) -> int:
         if broker is not None:
             await broker.start()
             running.push_async_callback(broker.stop)
-            await grpc.start(partial(_grpc_methods, broker), broker.config.server, running)
+            await grpc.start(partial(_grpc_service, broker), broker.config.server, running)
         if tls is not None:
             at_hang_up(lambda: _reload(options, own, broker, grpc, console))
         if access is not None:
@@ -260,7 +260,7 @@ def _broker(
     )
 
 
-def _grpc_methods(broker: Broker) -> "Mapping[str, Method]":
+def _grpc_service(broker: Broker) -> "Service":
     # imported on demand: without the port a broker starts sooner
     from ogive.proxy.service import build
 

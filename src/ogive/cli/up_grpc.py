@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,16 +22,16 @@ from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig
 
 if TYPE_CHECKING:
-    from ogive.proxy.calls import Method
     from ogive.proxy.endpoint import Endpoint
+    from ogive.proxy.service import Service
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT: Final = 8081
 CERTIFICATE: Final = "grpc-certificate.pem"
 _DAY_S: Final = 86_400.0
-Build = Callable[[], "Mapping[str, Method]"]
-"""Function that returns the methods to serve, by path."""
+Build = Callable[[], "Service"]
+"""Function that returns the service of the port."""
 # the packages of the extra that the endpoint needs
 _EXTRA: Final = "google"
 
@@ -100,7 +100,9 @@ class GrpcPort:
 
         port = DEFAULT_PORT if options.grpc_port is None else options.grpc_port
         config = EndpointConfig(host=options.host, port=port, server=limits)
-        methods = build()
+        service = build()
+        running.push_async_callback(service.close)
+        methods = service.methods()
         if (place := advertised(options)) is not None:
             methods = advertise(methods, *place)
         context = await asyncio.to_thread(self._context)

@@ -27,6 +27,8 @@ Ack = tuple[str, PopHandle]
 
 LATE_S: Final = 30.0
 """Time limit for the answer to a cancelled pop."""
+STOP_S: Final = 3.0
+"""Time that a stop gives to requests that make messages visible again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,29 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
+class Releases:
+    """Tasks that make messages visible again. They outlive their client; a stop waits for them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Wait for all tasks, at most STOP_S; leases that are left end by themselves."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_S)
+
+
 class LatePops:
     """Pops of one link. Messages of a cancelled pop become visible again."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, link: Link, releases: Releases) -> None:
+        self._link, self._releases = link, releases
         self._late: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -93,7 +113,7 @@ class LatePops:
         try:
             return await asyncio.shield(popping)
         except asyncio.CancelledError:
-            late = asyncio.create_task(self._give_back(popping, address, header), name="late pop")
+            late = self._releases.spawn(self._give_back(popping, address, header), "late pop")
             self._late.add(late)
             late.add_done_callback(self._late.discard)
             raise
@@ -117,6 +137,9 @@ class Backend(Protocol):
 
     Topics and groups are looked up with the server's own rights: check the client's rights first.
     """
+
+    @property
+    def releases(self) -> Releases: ...
 
     @property
     def guarded(self) -> bool:

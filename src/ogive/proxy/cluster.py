@@ -47,7 +47,7 @@ from ogive.errors import (
     TopicNotExist,
     TransportError,
 )
-from ogive.proxy.backend import Ack, ClientIdentity, LatePops, OnNotice, OnRequest
+from ogive.proxy.backend import Ack, ClientIdentity, LatePops, OnNotice, OnRequest, Releases
 from ogive.transport.connection import Connection
 from ogive.transport.event_loop import every
 from ogive.transport.pool import ConnectionPool
@@ -127,7 +127,7 @@ class ClusterLink:
         requests.serve(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._question)
         self._pool = backend.pool(requests)
         self._signs_with: Credentials | None = None
-        self._late = LatePops(self)
+        self._late = LatePops(self, backend.releases)
         self.closed = False
 
     def close(self) -> None:
@@ -235,6 +235,7 @@ class ClusterBackend:
         self.client = ClientInstance(config, proxying=True)
         self._config = config
         self._ssl = tls_context(config.ssl)
+        self.releases = Releases()
         self._links: set[ClusterLink] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self._masters: Recent[str, Mapping[str, str]] = Recent(self._read_masters)

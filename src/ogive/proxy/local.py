@@ -9,7 +9,7 @@ from ogive.broker.state.topic_table import MESSAGE_TYPE
 from ogive.client import rpc
 from ogive.client.rpc import PopAnswer
 from ogive.errors import ConnectError, ConnectionLost, OgiveError, RequestTimeout
-from ogive.proxy.backend import Ack, ClientIdentity, LatePops, OnNotice, OnRequest
+from ogive.proxy.backend import Ack, ClientIdentity, LatePops, OnNotice, OnRequest, Releases
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.routes import QueueData
@@ -83,6 +83,7 @@ class LocalLink:
     def __init__(
         self,
         broker: Broker,
+        releases: Releases,
         client: ClientIdentity,
         on_request: OnRequest,
         on_notice: OnNotice,
@@ -92,7 +93,7 @@ class LocalLink:
         self._broker = broker
         self._connection = LocalConnection(self, broker)
         self._connection.on_close.append(lambda _: on_close())
-        self._late = LatePops(self)
+        self._late = LatePops(self, releases)
 
     @property
     def closed(self) -> bool:
@@ -174,6 +175,7 @@ class LocalBackend:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.releases = Releases()
 
     @property
     def guarded(self) -> bool:
@@ -196,7 +198,7 @@ class LocalBackend:
         on_notice: OnNotice,
         on_close: Callable[[], None],
     ) -> LocalLink:
-        return LocalLink(self._broker, client, on_request, on_notice, on_close)
+        return LocalLink(self._broker, self.releases, client, on_request, on_notice, on_close)
 
     async def route(self, topic: str) -> Sequence[QueueData]:
         config = self._broker.context.topics.get(topic)

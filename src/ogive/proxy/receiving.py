@@ -92,7 +92,8 @@ class ReceivingMethods:
         for ack in acks:
             by_broker.setdefault(ack[1].broker, []).append(ack)
         for broker, some in by_broker.items():
-            session.spawn(session.link.release(broker, group, some, 0))
+            releasing = session.link.release(broker, group, some, 0)
+            self._backend.releases.spawn(releasing, "release messages")
 
     async def _pop(
         self, session: Session, request: pb.ReceiveMessageRequest, call: CallContext

@@ -17,7 +17,7 @@ from typing import Final
 
 from ogive.client import rpc
 from ogive.errors import BrokerError, OgiveError
-from ogive.proxy.backend import Ack, Link
+from ogive.proxy.backend import Ack, Link, Releases
 from ogive.wire.pop import PopHandle
 
 AHEAD_S: Final = 10.0
@@ -51,8 +51,9 @@ class Renewal:
 class Renewals:
     """Renewals of one client's leases. Event-loop only."""
 
-    def __init__(self, link: Link) -> None:
-        self._link, self._loop = link, asyncio.get_running_loop()
+    def __init__(self, link: Link, releases: Releases) -> None:
+        self._link, self._releases = link, releases
+        self._loop = asyncio.get_running_loop()
         self._renewed: dict[Key, Renewal] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -127,9 +128,7 @@ class Renewals:
             self._timer.cancel()
             self._timer = None
         renewed, self._renewed = self._renewed, {}
-        task = asyncio.create_task(self._release(renewed), name="release leases")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._releases.spawn(self._release(renewed), "release leases")
 
     async def _release(self, renewed: dict[Key, Renewal]) -> None:
         for one in renewed.values():

@@ -91,6 +91,11 @@ class Service:
         ]
         return {PATH + method.name: method for method in methods}
 
+    async def close(self) -> None:
+        """End all sessions, and wait until the messages that they held are visible again."""
+        self.sessions.close()
+        await self._backend.releases.finish()
+
     async def _unary(
         self,
         handle: Callable[[Session, Any], Awaitable[Resp]],
@@ -270,9 +275,9 @@ class Service:
         return merged
 
 
-def build(broker: Broker) -> Mapping[str, Method]:
-    """Return the methods that serve gRPC clients of *broker*, by path."""
-    return Service(LocalBackend(broker)).methods()
+def build(broker: Broker) -> Service:
+    """Return the service for gRPC clients of *broker*."""
+    return Service(LocalBackend(broker))
 
 
 async def _sync_lite(

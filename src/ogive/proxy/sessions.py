@@ -17,8 +17,8 @@ import itertools
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.client.rpc import refusal, success
@@ -128,12 +128,11 @@ class Session:
         self.stream: Stream | None = None
         self.receives = 0
         self.link = backend.link(client, self._answer, self._notice, self._closed)
-        self.renewals = Renewals(self.link)
+        self.renewals = Renewals(self.link, backend.releases)
         self._producing: set[str] = set()
         self._consuming: dict[str, ConsumerData] = {}
         self._nonces = itertools.count(1)
         self._questions: dict[str, asyncio.Future[pb.TelemetryCommand]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # --- registration -----------------------------------------------------------------------------
 
@@ -195,12 +194,6 @@ class Session:
                 client_id=self.client.client_id, producer_group=producer, consumer_group=consumer
             )
             await ask(self.link, "", header, 3.0)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do *work*, which nobody waits for."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         self.link.close()
@@ -359,6 +352,13 @@ class Sessions:
         """Forget a client that has said that it goes."""
         session.close()
         self._sessions.pop((session.client.client_id, session.client.user), None)
+
+    def close(self) -> None:
+        """End all sessions."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for session in list(self._sessions.values()):
+            self.end(session)
 
     async def _authenticate(self, call: CallContext) -> str:
         """Return the user of a call, empty without access control. Raises Illegal."""

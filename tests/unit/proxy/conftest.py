@@ -51,7 +51,7 @@ async def broker(start_broker: StartBroker) -> Broker:
 
 @pytest.fixture
 async def methods(broker: Broker) -> Mapping[str, Method]:
-    return build(broker)
+    return build(broker).methods()
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ async def test_ids_that_are_no_transaction(sdk: Sdk, text: str) -> None:
 
 async def test_a_transaction_that_nobody_ended_is_asked_about(start_broker: StartBroker) -> None:
     broker = await start_broker(transaction_timeout_s=0.05, transaction_check_interval_s=0.2)
-    sdk = Sdk(build(broker))
+    sdk = Sdk(build(broker).methods())
     async with Telemetry(sdk) as stream:
         await stream.settings(publishing("X"))
         sent, _ = await begin(sdk)
@@ -295,7 +295,7 @@ async def guarded(start_broker: StartBroker) -> Mapping[str, Method]:
             for where, what in allowed
         )
         await table.put_acl(Acl(subject=f"User:{name}", policies=(Policy(entries=entries),)))
-    return build(await start_broker(table))
+    return build(await start_broker(table)).methods()
 
 
 def as_user(methods: Mapping[str, Method], name: str, secret: str | None = None) -> Sdk:
@@ -381,7 +381,7 @@ async def test_a_proxy_header_does_not_pass_a_rule_for_addresses(start_broker: S
     rule = {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}
     entry = PolicyEntry.from_json(rule | {"sourceIps": ["10.0.0.0/8"]})
     await table.put_acl(Acl(subject="User:inside", policies=(Policy(entries=(entry,)),)))
-    methods = build(await start_broker(table))
+    methods = build(await start_broker(table)).methods()
     for peer, through, code in (
         ("10.1.2.3", None, pb.OK),
         ("10.1.2.3", ("192.0.2.7", 1), pb.FORBIDDEN),

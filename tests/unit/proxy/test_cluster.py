@@ -330,6 +330,28 @@ async def test_a_client_that_goes_is_gone_whatever_a_broker_says() -> None:
         await backend.close()
 
 
+async def test_a_stop_waits_until_messages_are_visible_again() -> None:
+    async with FakeBroker({"T": 1}) as broker:
+        missing = error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        broker.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, missing)
+        backend = ClusterBackend(ClientConfig(name_server=broker.address))
+        await backend.client.start()
+        service = Service(backend)
+        sdk = Sdk(service.methods())
+        assert (await sdk.send(message("T"))).status.code == pb.OK
+        assert len(await receive(sdk, "T", auto_renew=True)) == 1
+        broker.hold(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+        closing = asyncio.create_task(service.close())
+        async with asyncio.timeout(60):
+            while not broker.of(RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
+                await asyncio.sleep(0.01)
+        assert not closing.done()
+        assert len(service.sessions) == 0
+        broker.release(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+        await closing
+        await backend.close()
+
+
 async def test_a_proxy_without_a_name_server_does_not_start() -> None:
     backend = ClusterBackend(ClientConfig(name_server="127.0.0.1:1", request_timeout_s=0.2))
     with pytest.raises(NoNameServer):

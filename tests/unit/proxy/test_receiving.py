@@ -86,7 +86,7 @@ async def test_a_receive_of_a_missing_topic_is_not_found(sdk: Sdk) -> None:
 
 
 async def test_a_missing_group_is_not_found(start_broker: StartBroker) -> None:
-    sdk = Sdk(build(await start_broker(auto_create_groups=False)))
+    sdk = Sdk(build(await start_broker(auto_create_groups=False)).methods())
     await sdk.send(message("T"))
     assert (await sdk.receive("T", "nobody"))[0] == pb.CONSUMER_GROUP_NOT_FOUND
 

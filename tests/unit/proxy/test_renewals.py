@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ogive.client.rpc import PopAnswer
 from ogive.errors import ConnectError, ResponseCode
-from ogive.proxy.backend import Ack
+from ogive.proxy.backend import Ack, Releases
 from ogive.proxy.renewals import Renewals
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand
@@ -59,7 +59,7 @@ class FakeLink:
 
 async def test_a_lease_is_renewed_before_it_ends() -> None:
     link = FakeLink()
-    renewals = Renewals(link)
+    renewals = Renewals(link, Releases())
     renewals.add(KEY, "T", HANDLE, 1000)
     command = await link.changed.get()
     assert command.ext_fields["invisibleTime"] == "60000"
@@ -73,7 +73,7 @@ async def test_a_lease_is_renewed_before_it_ends() -> None:
 
 async def test_a_lease_that_is_over_is_forgotten() -> None:
     link = FakeLink(ResponseCode.NO_MESSAGE)
-    renewals = Renewals(link)
+    renewals = Renewals(link, Releases())
     renewals.add(KEY, "T", HANDLE, 1000)
     await link.changed.get()
     assert await renewals.newest(KEY, HANDLE) == HANDLE
@@ -82,7 +82,7 @@ async def test_a_lease_that_is_over_is_forgotten() -> None:
 
 async def test_leases_of_a_client_that_goes_end_soon() -> None:
     link = FakeLink()
-    renewals = Renewals(link)
+    renewals = Renewals(link, Releases())
     renewals.add(KEY, "T", HANDLE, 1000)
     renewals.close()
     assert await link.released.get() == ("g", [("T", HANDLE)], 1000)
@@ -92,7 +92,7 @@ async def test_leases_of_a_client_that_goes_end_soon() -> None:
 async def test_a_client_that_goes_during_a_renewal_gives_up_the_new_lease() -> None:
     link = FakeLink()
     link.answers.clear()
-    renewals = Renewals(link)
+    renewals = Renewals(link, Releases())
     renewals.add(KEY, "T", HANDLE, 1000)
     await link.changed.get()
     renewals.close()
