@@ -123,14 +123,14 @@ def explained(function: F, name: str = "") -> F:
         try:
             return function(*args, **kwargs)
         except TypeError:
-            _explain(function, name, kwargs)
+            explain(function, name, kwargs)
             raise
 
     async def call_and_await(*args: Any, **kwargs: Any) -> Any:
         try:
             return await function(*args, **kwargs)
         except TypeError:
-            _explain(function, name, kwargs)
+            explain(function, name, kwargs)
             raise
 
     is_async = inspect.iscoroutinefunction(function)
@@ -152,7 +152,7 @@ def explains_itself(function: F) -> F:
 
 def refuse(function: Callable[..., Any], unknown: dict[str, Never]) -> None:
     """Raise the TypeError for arguments that *function*, which ``explains_itself``, has not."""
-    _explain(function, function.__qualname__, unknown)
+    explain(function, function.__qualname__, unknown)
 
 
 def explains(cls: C) -> C:
@@ -164,7 +164,7 @@ def explains(cls: C) -> C:
     return cls
 
 
-def _explain(function: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
+def explain(function: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
     """Raise TypeError for the first of the *given* arguments that *function* does not have."""
     ours = inspect.signature(function).parameters
     for word in given:

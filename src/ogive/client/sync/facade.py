@@ -1,14 +1,20 @@
 """Base of the blocking classes."""
 
 import asyncio
+import functools
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from ogive.client.portal import Portal, portal
 from ogive.errors import IllegalStateError, OgiveError
+from ogive.keywords import explain
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +122,30 @@ class Facade(OnlyWith, ABC):
         if self._portal is not None and self._portal.alive:
             self._portal.call(close())
             self._portal.unregister(self)
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a coroutine of an asyncio class as a method that blocks, for a Facade with the object
+    as *_asyncio*. Signature and docstring stay.
+    """
+    name, signature = method.__name__, inspect.signature(method)
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError:
+            explain(method, f"{type(self).__name__}.{name}", kwargs)
+            raise
+        result: T = self._live().call(getattr(self._asyncio, name)(*args, **kwargs))
+        return result
+
+    functools.update_wrapper(call, method)
+    call.__dict__["__signature__"] = signature
+    # else inspect would find a coroutine
+    del call.__dict__["__wrapped__"]
+    return call
 
 
 class _Starting:
