@@ -37,7 +37,7 @@ spark_suite = tests/unit/spark tests/unit/pipelines tests/integration
 pytest_spark = -m pytest -q -n 2 --no-loadscope-reorder -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 pytest_lakes = $(subst -n 2,-n 0,$(pytest_spark)) --nightly --part lakes
-pytest_frameworks = PYTHONPATH=$(CURDIR)/integrations/kombu/src .cache/frameworks/bin/python -m pytest -q -n 0
+pytest_frameworks = PYTHONPATH=$(CURDIR)/integrations/faststream/src:$(CURDIR)/integrations/kombu/src .cache/frameworks/bin/python -m pytest -q -n 0
 
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
