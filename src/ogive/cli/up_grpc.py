@@ -97,12 +97,14 @@ class GrpcPort:
         from ogive.proxy.advertised import advertise
         from ogive.proxy.config import EndpointConfig
         from ogive.proxy.endpoint import Endpoint
+        from ogive.proxy.reflection import reflection
 
         port = DEFAULT_PORT if options.grpc_port is None else options.grpc_port
         config = EndpointConfig(host=options.host, port=port, server=limits)
         service = build()
         running.push_async_callback(service.close)
         methods = service.methods()
+        methods = {**methods, **reflection(methods)}
         if (place := advertised(options)) is not None:
             methods = advertise(methods, *place)
         context = await asyncio.to_thread(self._context)
