@@ -5,6 +5,7 @@ consumed.
 import time
 from collections import Counter
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,11 +25,16 @@ DELAY_LEVELS: Final = " ".join(["1s"] * 18)
 class RocketMQ:
     """``with RocketMQ() as rocketmq``, or the pytest fixture of that name.
 
-    All delay levels of *broker* are one second.
+    All delay levels of *broker* are one second. ``broker.grpc_endpoint`` is for the official SDKs
+    of RocketMQ 5, if ``ogive[grpc]`` is installed.
     """
 
     def __init__(self) -> None:
-        self.broker = Broker(flush="async", options=("--delay-levels", DELAY_LEVELS))
+        self.broker = Broker(
+            flush="async",
+            grpc_port=None if find_spec("google") is None else 0,
+            options=("--delay-levels", DELAY_LEVELS),
+        )
         self._producer: Producer | None = None
         self._admin: Admin | None = None
 

@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,9 @@ from ogive.broker import Broker, BrokerConfig
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
+from ogive.proxy import rocketmq_pb2 as pb
+from ogive.proxy.calls import CallError, CallKind, Method
+from ogive.proxy.service import build
 from ogive.transport.connection import split_address
 from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
 from ogive.wire.codes import RequestCode
@@ -25,6 +30,7 @@ from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.signing import Credentials
 from tests.figures import figures
 from tests.raw_client import RawClient
+from tests.unit.proxy.sdk import ENDPOINTS, Sdk, Telemetry, message, subscribing
 
 SECRETS = {name: f"{name}-top-secret-0815" for name in ("root", "plain", "other")}
 USERS = {name: Credentials(access_key=name, secret_key=secret) for name, secret in SECRETS.items()}
@@ -269,6 +275,68 @@ async def the_super_user_is_refused_nothing(
         texts += [
             f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()
         ]
+
+
+def grpc_request(method: Method) -> Any:
+    """A request of a gRPC method about topic T and group G."""
+    now_ms = time.time_ns() // 1_000_000
+    handle = f"0 {now_ms} 60000 0 0 broker-a 0 0 0"
+    values: dict[str, object] = {
+        "topic": pb.Resource(name="T"),
+        "group": pb.Resource(name="G"),
+        "message_queue": pb.MessageQueue(topic=pb.Resource(name="T"), id=-1),
+        "endpoints": ENDPOINTS,
+        "messages": [message("T")],
+        "entries": [pb.AckMessageEntry(receipt_handle=handle)],
+        "receipt_handle": handle,
+        "transaction_id": "broker-a@0@0",
+        "resolution": pb.COMMIT,
+        "client_type": pb.SIMPLE_CONSUMER,
+        "settings": subscribing("T", "G"),
+    }
+    named = method.request.DESCRIPTOR.fields_by_name  # type: ignore[attr-defined]
+    return method.request(**{name: values[name] for name in named if name in values})
+
+
+async def grpc_answer(methods: Mapping[str, Method], method: Method, sdk: Sdk) -> int:
+    """The code of the status of the first answer."""
+    request = grpc_request(method)
+    if method.kind is CallKind.UNARY:
+        answer = await sdk.call(method.name, request)
+    elif method.kind is CallKind.SERVER_STREAM:
+        answer = await anext(sdk.receiving(request))
+    else:
+        async with Telemetry(sdk) as stream:
+            stream.send(request)
+            try:
+                answer = await stream.next()
+            except CallError as exc:
+                return int(pb.Code.Value(exc.message.partition(":")[0]))
+    return int(answer.status.code)
+
+
+@pytest.mark.parametrize(
+    ("user", "refusal"),
+    [
+        (None, pb.UNAUTHORIZED),
+        (("nobody", "guess"), pb.UNAUTHORIZED),
+        (("root", "guess"), pb.UNAUTHORIZED),
+        (("root:plain", SECRETS["root"]), pb.UNAUTHORIZED),
+        (("plain", SECRETS["plain"]), pb.FORBIDDEN),
+        (("other", SECRETS["other"]), pb.FORBIDDEN),
+    ],
+)
+async def test_no_grpc_method_is_open_that_the_table_does_not_open(
+    servers: Servers, user: tuple[str, str] | None, refusal: int
+) -> None:
+    methods, before = build(servers.broker).methods(), state(servers)
+    sdk = Sdk(methods, user=user)
+    answers = {each.name: await grpc_answer(methods, each, sdk) for each in methods.values()}
+    # these two are about nothing but the client itself
+    own = {"NotifyClientTermination": pb.OK, "SyncLiteSubscription": pb.NOT_IMPLEMENTED}
+    expected = dict.fromkeys(answers, refusal) | (own if refusal == pb.FORBIDDEN else {})
+    assert answers == expected
+    assert state(servers) == before
 
 
 async def test_a_oneway_request_without_credentials_does_nothing(servers: Servers) -> None:
