@@ -53,10 +53,13 @@ def test_each_submitted_message_has_a_span_of_the_callers_trace(
         ogive.Producer(broker.address) as producer,
         telemetry.tracer.start_as_current_span("order") as order,
     ):
+        producer.submit("Orders", b"the topic is known").result()
         handles = [producer.submit("Orders", b"%d" % number) for number in range(20)]
-    assert [handle.result().status.name for handle in handles] == ["SEND_OK"] * 20
+    ids = [handle.result().id for handle in handles]
+    assert len(broker.of(RequestCode.SEND_BATCH_MESSAGE)) < 20
     spans = telemetry.named("send Orders")
-    assert len({span.context.span_id for span in spans}) == 20
+    assert len({span.context.span_id for span in spans}) == 21
+    assert [(span.attributes or {})["messaging.message.id"] for span in spans[1:]] == ids
     assert {span.context.trace_id for span in spans} == {order.get_span_context().trace_id}
 
 

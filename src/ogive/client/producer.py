@@ -23,7 +23,7 @@ from ogive.client.config import (
 )
 from ogive.client.hooks import run_after
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
-from ogive.client.instrumentation import SendEnd, instrumentation
+from ogive.client.instrumentation import Instrumentation, SendEnd, instrumentation
 from ogive.client.request import Requester
 from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.inboxes import NoRoom
@@ -112,9 +112,7 @@ class Producer(StartedByWith, Generic[B]):
         """
         client = await self._owner.start()
         client.register_producer(self._wire_config.group)
-        self.running = Publisher(
-            client, self._wire_config, is_observed=self._instrumentation is not None
-        )
+        self.running = Publisher(client, self._wire_config, self.builder)
         self._requester = Requester(client, self.running)
         self._tracer = Tracer(client, self.config.group, "PRODUCE") if self.config.trace else None
         if self._check is not None:
@@ -212,7 +210,7 @@ class Producer(StartedByWith, Generic[B]):
         publisher = self.publisher
         pending = self.builder.message(
             topic,
-            body,
+            self.builder.raw(body),
             tag,
             keys,
             properties,
@@ -255,48 +253,33 @@ class Producer(StartedByWith, Generic[B]):
         """
         if unknown:
             refuse(Producer.submit, unknown)
-        publisher = self.running
-        if (
-            publisher is not None
-            and timeout_s is None
-            and not delay_level
-            and deliver_at is None
-            and delay_s is None
-            and priority is None
-            and self.builder.serializer is None
-        ):
-            try:
-                handle = publisher.inboxes.offer(
-                    topic,
-                    body,
-                    tag,
-                    keys,
-                    properties,
-                    sharding_key,
-                    queue,
-                    publisher.clock(),
-                    on_done,
-                )
-            except NoRoom as full:
-                return await full.wait(self.budget_s(None))
-            if handle is not None:
-                return handle
-        publisher = self.publisher
-        pending = self.builder.message(
-            topic,
-            body,
-            tag,
-            keys,
-            properties,
-            sharding_key,
-            queue,
-            delay_level,
-            deliver_at,
-            delay_s,
-            priority,
-        )
-        handle = publisher.handle_of(pending, on_done)
-        await publisher.accept(pending, self.budget_s(timeout_s))
+        publisher = self.running or self.publisher
+        own_s = None if timeout_s is None else self.budget_s(timeout_s)
+        try:
+            offered = publisher.inboxes.offer(
+                topic,
+                body,
+                tag,
+                keys,
+                properties,
+                sharding_key,
+                queue,
+                delay_level,
+                deliver_at,
+                delay_s,
+                priority,
+                own_s,
+                publisher.clock(),
+                on_done,
+            )
+        except NoRoom as full:
+            return await full.wait()
+        if not isinstance(offered, PendingSend):
+            return offered
+        # raises where nothing can be sent
+        _ = self.publisher
+        handle = publisher.handle_of(offered, on_done)
+        await publisher.accept(offered, self.budget_s(timeout_s))
         return handle
 
     async def send_oneway(
@@ -316,7 +299,9 @@ class Producer(StartedByWith, Generic[B]):
         Raises only what goes wrong before it is sent.
         """
         publisher = self.publisher
-        pending = self.builder.message(topic, body, tag, keys, properties, sharding_key, queue)
+        pending = self.builder.message(
+            topic, self.builder.raw(body), tag, keys, properties, sharding_key, queue
+        )
         error: BaseException | None = None
         try:
             await publisher.send_oneway(pending, self.budget_s(timeout_s))
@@ -358,7 +343,9 @@ class Producer(StartedByWith, Generic[B]):
                 "a transaction needs Producer(group=..., check=...): the check answers for it when "
                 "this process dies"
             )
-        pending = self.builder.message(topic, body, tag, keys, properties, sharding_key, queue)
+        pending = self.builder.message(
+            topic, self.builder.raw(body), tag, keys, properties, sharding_key, queue
+        )
         return Transaction(self.client, publisher, pending, self.budget_s(timeout_s))
 
     async def send_batch(
@@ -415,7 +402,9 @@ class Producer(StartedByWith, Generic[B]):
         """
         _ = self.publisher
         assert self._requester is not None
-        pending = self.builder.message(topic, body, tag, keys, properties, sharding_key, queue)
+        pending = self.builder.message(
+            topic, self.builder.raw(body), tag, keys, properties, sharding_key, queue
+        )
         return await self._requester.request(pending, self.budget_s(timeout_s))
 
     async def recall(
@@ -456,32 +445,40 @@ class Producer(StartedByWith, Generic[B]):
         )
 
     def _ended(
-        self,
-        messages: Sequence[Message],
-        begun: Sequence[Any],
-        pending: PendingSend,
-        result: SendResult | None,
-        error: BaseException | None,
+        self, pending: PendingSend, result: SendResult | None, error: BaseException | None
     ) -> None:
-        """Report the outcome of *messages*, which were sent together: the hooks' view of them,
-        empty without hooks and instrumentation. *begun*: what the instrumentation made of each.
-        """
-        results = None if result is None else _results_of(result)
+        """Report the outcome of messages that were sent together."""
+        results = None if result is None else split_result(result, pending.keys)
         if self._tracer is not None and results is not None:
             record_sent(self._tracer, pending, results, self.config.group)
-        if self._instrumentation is not None:
-            end = SendEnd(
-                results=results,
-                error=error,
-                address="" if pending.target is None else pending.target.lane.address,
-                client_id=self.client.client_id,
-                namespace=self._namespace.name,
-                is_batch=pending.batch is not None,
-                is_transaction=bool(pending.sys_flag & SysFlag.TRANSACTION_PREPARED),
-            )
-            self._instrumentation.send_ended(begun, end)
-        for message, one in zip(messages, results or itertools.repeat(None), strict=False):
+        if self._instrumentation is not None and pending.batch:
+            self._send_ended(self._instrumentation, pending, pending.begun, results, error)
+        elif self._instrumentation is not None:
+            # submitted messages are sends of their own, though they travel together
+            for index, one in enumerate(pending.begun):
+                own = None if results is None else results[index : index + 1]
+                self._send_ended(self._instrumentation, pending, (one,), own, error)
+        for message, one in zip(pending.messages, results or itertools.repeat(None), strict=False):
             run_after(self.config.hooks, message, one, error)
+
+    def _send_ended(
+        self,
+        instrumentation: Instrumentation,
+        pending: PendingSend,
+        begun: Sequence[Any],
+        results: Sequence[SendResult] | None,
+        error: BaseException | None,
+    ) -> None:
+        end = SendEnd(
+            results=results,
+            error=error,
+            address="" if pending.target is None else pending.target.lane.address,
+            client_id=self.client.client_id,
+            namespace=self._namespace.name,
+            is_batch=bool(pending.batch),
+            is_transaction=bool(pending.sys_flag & SysFlag.TRANSACTION_PREPARED),
+        )
+        instrumentation.send_ended(begun, end)
 
 
 def broker_of_handle(handle: str) -> str:

@@ -35,12 +35,13 @@ from typing import Any, Final, Protocol
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
+from ogive.client.sending.message_builder import MessageBuilder
 from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher
 from ogive.errors import OgiveError
 from ogive.model import TRACE_TOPIC, MessageExt, PropertyName, SendResult, SendStatus, split_keys
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import decode_properties
+from ogive.wire.message import decode_batch, decode_properties
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +222,8 @@ class Tracer:
             max_in_flight=64,
             max_in_flight_bytes=16 * 1024 * 1024,
         )
-        self._publisher = Publisher(client, config)
+        builder = MessageBuilder(config, client.namespace, None, None)
+        self._publisher = Publisher(client, config, builder)
         self._records: deque[EncodedTrace] = deque()
         self._wake = asyncio.Event()
         self._woken = False
@@ -318,9 +320,13 @@ def record_sent(
     if region is None or answer.ext_fields.get(PropertyName.TRACE_ON) == "false":
         return
     now_ms = int(time.time() * 1000)
-    items = pending.batch or [(pending.flag, pending.body, pending.text)]
-    for (_, body, text), result in zip(items, results, strict=True):
-        properties = decode_properties(text.encode())
+    items = (
+        [(pending.flag, pending.body, pending.properties)]
+        if pending.batch is None
+        else decode_batch(pending.body)
+    )
+    for (_, body, raw), result in zip(items, results, strict=True):
+        properties = decode_properties(raw)
         tracer.add(
             sent(
                 timestamp_ms=pending.born_ms,

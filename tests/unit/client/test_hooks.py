@@ -1,5 +1,6 @@
 """Hooks around sends: what they see, what they may change, and that they break nothing."""
 
+import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator
@@ -142,6 +143,55 @@ async def test_a_batch_is_seen_message_by_message(broker: FakeBroker) -> None:
         with pytest.raises(MessageIllegal) as refused:
             await sending.send_batch("Orders", [b"4", b"5"])
         assert notes.after[3:] == [(b"4", None, refused.value), (b"5", None, refused.value)]
+
+
+async def test_submitted_messages_share_a_request_and_each_hook_call_has_its_own_result(
+    broker: FakeBroker,
+) -> None:
+    notes = Notes()
+    bodies = [b"1", b"2", b"3"]
+    async with producer(broker, notes) as sender:
+        await sender.send("Orders", b"0")
+        handles = [await sender.submit("Orders", body, keys=("k",)) for body in bodies]
+        results = [await handle for handle in handles]
+    assert [body for body, *_ in notes.after[1:]] == bodies
+    assert [result for _, result, _ in notes.after[1:]] == results
+    assert len({result.id for result in results}) == 3
+    [request] = broker.of(BATCH)
+    found = [decode_properties(raw) for _, _, raw in decode_batch(request.body)]
+    assert [(one["path"], one["KEYS"]) for one in found] == [("a", "k")] * 3
+
+
+async def test_of_a_refused_batch_each_submitted_message_is_heard_of_once(
+    broker: FakeBroker,
+) -> None:
+    notes = Notes()
+    async with producer(broker, notes) as sender:
+        await sender.send("Orders", b"0")
+        refused = error(ResponseCode.MESSAGE_ILLEGAL, "no")
+        broker.script(BATCH, refused)
+        broker.script(SEND, refused)
+        handles = [await sender.submit("Orders", body) for body in (b"1", b"2")]
+        outcomes = await asyncio.gather(*handles, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [MessageIllegal, SendResult]
+    assert [body for body, *_ in notes.after] == [b"0", b"1", b"2"]
+    assert [type(failed) for *_, failed in notes.after[1:]] == [MessageIllegal, type(None)]
+
+
+async def test_a_submitted_message_without_room_is_heard_of_as_not_sent(
+    broker: FakeBroker,
+) -> None:
+    notes = Notes()
+    async with producer(broker, notes, max_in_flight=1) as sender:
+        await sender.send("Orders", b"0")
+        broker.hold(SEND)
+        first = await sender.submit("Orders", b"1")
+        with pytest.raises(SendFailed, match="not sent"):
+            await sender.submit("Orders", b"2", timeout_s=0.01)
+        assert [(body, type(failed)) for body, _, failed in notes.after[1:]] == [(b"2", SendFailed)]
+        broker.release(SEND)
+        await first
+    assert [body for body, *_ in notes.after] == [b"0", b"2", b"1"]
 
 
 async def test_a_one_way_message_has_neither_result_nor_error_unless_it_never_left(

@@ -147,6 +147,23 @@ async def test_sent_messages_are_recorded_at_the_latest_at_the_close(broker: Fak
     assert header.producer_group.startswith("_INNER_TRACE_PRODUCER-shop-PRODUCE-")
 
 
+async def test_submitted_messages_that_share_a_request_have_a_record_each(
+    broker: FakeBroker,
+) -> None:
+    async with producer(broker, group="shop") as sending:
+        await sending.send("Orders", b"")
+        handles = [
+            await sending.submit("Orders", bytes(size), tag="paid", keys=f"k{size}")
+            for size in (1, 2, 3)
+        ]
+        results = [await handle for handle in handles]
+    assert len(broker.of(RequestCode.SEND_BATCH_MESSAGE)) == 1
+    assert [(row[5], row[6], row[7], row[9], row[12]) for row in traces(broker)[1:]] == [
+        (result.id, "paid", f"k{size}", str(size), result.offset_id)
+        for size, result in zip((1, 2, 3), results, strict=True)
+    ]
+
+
 async def test_what_was_not_stored_or_is_not_to_be_traced_leaves_no_record(
     broker: FakeBroker,
 ) -> None:

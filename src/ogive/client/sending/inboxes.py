@@ -5,27 +5,29 @@ loop makes one batch of all that is there, by ``form``, as soon as a request may
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime
+from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.hooks import must_pass
-from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import choose_queue
+from ogive.client.sending.batches import Batches, Observed
 from ogive.client.sending.destinations import Destinations, targets_on
-from ogive.client.sending.handle import ITEM_BYTES, KEY_BYTES, BatchOutcome, SendHandle
+from ogive.client.sending.handle import ITEM_BYTES, BatchOutcome, SendHandle
 from ogive.client.sending.in_flight import InFlightLimit
 from ogive.client.sending.message_builder import (
+    MessageBuilder,
+    as_message,
+    check_arguments,
+    may_stand_in_batch,
     message_property_text,
-    property_text,
-    sharing_message,
     stored_text,
 )
 from ogive.client.sending.pending import (
-    BATCH_PROPERTIES,
     OVERHEAD_BYTES,
     Inbox,
     PendingSend,
@@ -34,25 +36,22 @@ from ogive.client.sending.pending import (
     Pump,
 )
 from ogive.errors import IllegalStateError
-from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, as_keys
-from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch
+from ogive.model import MAX_BODY_BYTES, Message, MessageQueue
+from ogive.wire.message import MAX_BATCH_MESSAGES
 
 CLOSED_MEANWHILE: Final = "the producer was closed before the message had an outcome"
-# what is in an inbox is shared by the queues, but smaller batches are not worth it
-MIN_BATCH: Final = 256
-# property texts of messages with a tag alone
-MAX_TEXTS: Final = 256
 
 
 class NoRoom(Exception):
-    """A message that was offered has to wait for room: await ``wait`` with its time budget."""
+    """A message that was offered has to wait for room: await ``wait``.
 
-    def __init__(self, inboxes: "Inboxes", inbox: Inbox, handle: SendHandle) -> None:
-        self._inboxes, self._inbox, self._handle = inboxes, inbox, handle
+    It submits the message once there is room, and raises SendFailed if its time is up before.
+    """
 
-    async def wait(self, timeout_s: float) -> SendHandle:
-        """Submit the message once there is room. Raises SendFailed."""
-        return await self._inboxes.accept(self._inbox, self._handle, timeout_s)
+    def __init__(
+        self, wait: Callable[[], Coroutine[Any, Any, SendHandle]], budget_s: float
+    ) -> None:
+        self.wait, self.budget_s = wait, budget_s
 
 
 class Inboxes:
@@ -64,84 +63,127 @@ class Inboxes:
         config: ProducerConfig,
         destinations: Destinations,
         limit: InFlightLimit,
-        keys: UniqueKeys,
         publisher: Publishing,
-        *,
-        is_observed: bool,
+        builder: MessageBuilder,
+        batches: Batches,
     ) -> None:
-        """Make the inboxes. *is_observed*: every message is built in the long way."""
         self._client = client
         self._config = config
         self._destinations = destinations
         self._topics = destinations.topics
         self._limit = limit
-        self._keys = keys
         self._publisher = publisher
+        self._builder = builder
+        self._batches = batches
         self._loop = asyncio.get_running_loop()
-        # smaller bodies can be sent as they are, unless somebody wants to see the messages
+        # smaller bodies can be sent as they are
         self._plain_bytes = (
-            0
-            if config.hooks or config.trace or is_observed
-            else MAX_BODY_BYTES + 1
+            MAX_BODY_BYTES + 1
             if config.compress_over_bytes is None
             else min(config.compress_over_bytes, MAX_BODY_BYTES + 1)
         )
         self._wrap = client.namespace.wrap if client.namespace else None
         self._not_sent = BatchOutcome(self._loop)
-        self._texts: dict[str, bytes] = {}
         # threads that are about to wake the loop
         self._wakers: list[None] = []
 
     def offer(
         self,
-        name: str | Message,
-        body: object,
+        given: str | Message,
+        body: Any,
         tag: str | None,
         keys: str | Iterable[str],
         properties: Mapping[str, str] | None,
         sharding_key: str | None,
         queue: MessageQueue | None,
+        delay_level: int,
+        deliver_at: datetime | None,
+        delay_s: float | None,
+        priority: int | None,
+        own_budget_s: float | None,
         now: float,
         on_done: Callable[[SendHandle], object] | None,
-    ) -> SendHandle | None:
-        """Submit a message that can stand in a batch; None if it has to be accepted in the long
-        way. Any thread may call this, at *now* of the loop's clock.
+    ) -> SendHandle | PendingSend:
+        """Submit a message that can stand in a batch; return any other, which has to be accepted.
+        Any thread may call this, at *now* of the loop's clock.
 
-        Raises what ``Message`` raises, MessageIllegal, and NoRoom.
+        Raises what the serializer and ``Message`` raise, InvalidOption, MessageIllegal, and NoRoom.
         """
+        builder = self._builder
+        if builder.serializer is not None:
+            body = builder.raw(body)
         message: Message | None = None
-        if properties or type(name) is not str:
-            message = sharing_message(name, body, tag, keys, properties, sharding_key)
-            if message is None:
-                return None
-            name, body, sharding_key = message.topic, message.body, message.sharding_key
-        if type(body) is not bytes:
-            return None
+        observed: Observed | None = None
+        if builder.is_observed or properties or not isinstance(given, str):
+            check_arguments(sharding_key, queue)
+            message = as_message(
+                given,
+                body,
+                tag,
+                keys,
+                properties,
+                sharding_key,
+                delay_level,
+                deliver_at,
+                delay_s,
+                priority,
+            )
+            if builder.is_observed:
+                self._client.check_running()
+                observed = builder.begin(message)
+                message = observed[0]
+            name, body, tag, keys = message.topic, message.body, message.tag, message.keys
+            sharding_key = message.sharding_key
+            stands = may_stand_in_batch(message)
+        else:
+            name = given
+            stands = not delay_level and deliver_at is None and delay_s is None and priority is None
         topic = self._topics.get(name if self._wrap is None else self._wrap(name))
-        size = len(body)
-        if topic is None or size >= self._plain_bytes or not topic.shares_batches:
-            return None
-        inbox: Inbox = topic
-        if sharding_key is not None or queue is not None:
-            ordered = self._ordered(topic, sharding_key, queue)
-            if ordered is None:
-                return None
-            inbox = ordered
-        if message is not None:
+        inbox: Inbox | None = None
+        if (
+            stands
+            and topic is not None
+            and type(body) is bytes
+            and len(body) < self._plain_bytes
+            and topic.shares_batches
+        ):
+            alone = sharding_key is None and queue is None
+            inbox = topic if alone else self._ordered(topic, sharding_key, queue)
+        if inbox is None:
+            if message is not None:
+                return builder.pending_of(message, () if observed is None else observed[1], queue)
+            return builder.message(
+                name,
+                body,
+                tag,
+                keys,
+                None,
+                sharding_key,
+                queue,
+                delay_level,
+                deliver_at,
+                delay_s,
+                priority,
+            )
+        if message is not None and message.properties:
             text = stored_text(message_property_text(message))
         elif tag is None and keys == () and sharding_key is None:
             text = b""
         else:
-            text = self._text(name, body, tag, keys, sharding_key)
+            text = builder.stored_text(name, body, tag, keys, sharding_key)
         handle = SendHandle(self._not_sent, body, text, now, None if on_done is None else [on_done])
-        size += len(text) + OVERHEAD_BYTES
-        if not self._limit.take(size):
-            raise NoRoom(self, inbox, handle)
+        if not self._limit.take(len(body) + len(text) + OVERHEAD_BYTES):
+            budget_s = self._config.send_timeout_s if own_budget_s is None else own_budget_s
+            raise NoRoom(
+                partial(self._wait_for_room, inbox, handle, own_budget_s, observed), budget_s
+            )
+        if own_budget_s is not None or observed is not None:
+            self._batches.note(handle, own_budget_s, observed)
         inbox.inbox.append(handle)
         if (
             not inbox.busy
             or self._wakers
-            or (inbox is topic and topic.linger is not None and self._is_full(topic))
+            or (inbox.linger is not None and (own_budget_s is not None or self._is_full(inbox)))
         ):
             self._wake(inbox)
         return handle
@@ -164,42 +206,34 @@ class Inboxes:
             target = None
         return None if target is None else target.ordered
 
-    def _text(
+    async def _wait_for_room(
         self,
-        name: str,
-        body: bytes,
-        tag: str | None,
-        keys: str | Iterable[str],
-        sharding_key: str | None,
-    ) -> bytes:
-        """Return the properties as they are stored, without the unique key. Raises what ``Message``
-        raises, and MessageIllegal where a broker would refuse them.
-        """
-        alone = tag if keys == () and sharding_key is None and isinstance(tag, str) else None
-        found = None if alone is None else self._texts.get(alone)
-        if found is None:
-            found = stored_text(property_text(name, body, tag, as_keys(keys), sharding_key, 0))
-            if alone is not None:
-                if len(self._texts) >= MAX_TEXTS:
-                    self._texts.clear()
-                self._texts[alone] = found
-        return found
-
-    async def accept(self, inbox: Inbox, handle: SendHandle, timeout_s: float) -> SendHandle:
+        inbox: Inbox,
+        handle: SendHandle,
+        own_budget_s: float | None,
+        observed: Observed | None,
+    ) -> SendHandle:
         """Wait for room, then submit the message. Raises SendFailed."""
         assert handle._body is not None
         assert handle._text is not None
         self.end_lingering()
-        await self._limit.wait(len(handle._body) + len(handle._text) + OVERHEAD_BYTES, timeout_s)
+        budget_s = self._config.send_timeout_s if own_budget_s is None else own_budget_s
+        try:
+            size = len(handle._body) + len(handle._text) + OVERHEAD_BYTES
+            await self._limit.wait(size, budget_s)
+        except BaseException as exc:
+            self._batches.refuse(inbox, observed, exc)
+            raise
+        self._batches.note(handle, own_budget_s, observed)
         inbox.inbox.append(handle)
         self.drain(inbox)
         return handle
 
-    def _is_full(self, topic: PendingTopic) -> bool:
+    def _is_full(self, waiting: Inbox) -> bool:
         """Return True if a batch of messages like the last one in the inbox is full."""
-        body = topic.inbox[-1]._body if topic.inbox else None
+        body = waiting.inbox[-1]._body if waiting.inbox else None
         size = ITEM_BYTES + len(body or b"")
-        return size * len(topic.inbox) >= self._config.max_batch_bytes
+        return size * len(waiting.inbox) >= self._config.max_batch_bytes
 
     def _lingers(self, topic: PendingTopic) -> bool:
         """Return True if what is in the inbox waits for more, see ProducerConfig.linger_s."""
@@ -209,6 +243,7 @@ class Inboxes:
             self._publisher.closed
             or self._limit.is_contended
             or self._is_full(topic)
+            or self._batches.has_own_budgets
             or due <= self._loop.time() + 0.001
         ):
             return False
@@ -337,24 +372,14 @@ class Inboxes:
 
     def form(self, waiting: Inbox, most: int = MAX_BATCH_MESSAGES) -> PendingSend:
         """Take messages from the front of an inbox, as many as one request can carry."""
-        config, inbox, now_ms = self._config, waiting.inbox, int(time.time() * 1000)
-        share = -(-len(inbox) // len(waiting.queues)) if waiting.queues else 0
-        most = min(len(inbox), max(share, MIN_BATCH), MAX_BATCH_MESSAGES, most)
-        prefix, number = self._keys.take(now_ms, most)
-        outcome = BatchOutcome(self._loop, prefix, number)
-        body, count = SendHandle._fill(inbox, outcome, prefix, number, config.max_batch_bytes, most)
-        outcome.handles, outcome.count = inbox[:count], count
-        del inbox[:count]
-        first, last = outcome.handles[0], outcome.handles[-1]
-        pending = make_pending(waiting.name, body, outcome, f"{prefix}{number:012X}", now_ms)
+        pending = self._batches.form(waiting, most)
         self._publisher.under_way.add(pending)
-        pending.started, pending.deadline = first._since, last._since + config.send_timeout_s
         return pending
 
     def _watch_inbox(self, inbox: Inbox) -> None:
         """End what waits in the inbox in time."""
         if inbox.expiry is None and inbox.inbox:
-            deadline = inbox.inbox[0]._since + self._config.send_timeout_s
+            deadline = self._batches.next_look(inbox)
             inbox.expiry = self._loop.call_at(deadline, self._expire_inbox, inbox)
 
     def _expire_inbox(self, inbox: Inbox) -> None:
@@ -365,9 +390,7 @@ class Inboxes:
 
     def expire(self, waiting: Inbox, early_s: float = 0.0) -> None:
         """End the messages of an inbox whose time is up, as not sent."""
-        inbox, latest = waiting.inbox, self._loop.time() - self._config.send_timeout_s + early_s
-        while inbox and inbox[0]._since <= latest:
-            due = next((i for i, one in enumerate(inbox) if one._since > latest), len(inbox))
+        while due := self._batches.bring_due_forward(waiting, self._loop.time() + early_s):
             pending = self.form(waiting, due)
             pending.target = next(iter(waiting.queues), None)
             self._publisher.end_late([pending])
@@ -381,22 +404,3 @@ class Inboxes:
                     timer.cancel()
             for inbox in inboxes:
                 self.drain(inbox)
-
-
-def make_pending(
-    topic: str, body: bytes, outcome: BatchOutcome, key: str, now_ms: int
-) -> PendingSend:
-    """Return what is sent for messages that were submitted; *body* is that of a batch."""
-    count = outcome.count
-    if count == 1:
-        [(flag, body, properties)] = decode_batch(body)
-        pending = PendingSend(topic, body, "", None, None, flag=flag)
-        pending.properties = properties
-        pending.size += len(properties) - KEY_BYTES
-    else:
-        pending = PendingSend(topic, body, "", None, None, batch=[])
-        pending.properties = BATCH_PROPERTIES
-        pending.size = len(body) + count * (OVERHEAD_BYTES - ITEM_BYTES)
-    pending.count, pending.outcome, pending.future = count, outcome, outcome
-    pending.key, pending.born_ms = key, now_ms
-    return pending

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
@@ -10,14 +9,13 @@ from ogive.client.hooks import run_before
 from ogive.client.instrumentation import Instrumentation
 from ogive.client.namespace import Namespace
 from ogive.client.sending.handle import KEY_BYTES
-from ogive.client.sending.pending import PendingSend
+from ogive.client.sending.pending import OnEnd, PendingSend
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 from ogive.model import (
     MAX_BODY_BYTES,
     Message,
     MessageQueue,
     PropertyName,
-    SendResult,
     as_keys,
     can_be_selected,
     validate_topic,
@@ -130,32 +128,14 @@ def stored_text(text: str) -> bytes:
     return with_unique_key(_SOME_KEY, text)[KEY_BYTES:]
 
 
-def sharing_message(
-    given: object,
-    body: object,
-    tag: str | None,
-    keys: str | Iterable[str],
-    properties: Mapping[str, str] | None,
-    sharding_key: str | None,
-) -> Message | None:
-    """Return the message that the arguments of a submit describe; None if it cannot stand in a
-    batch, or the arguments are to be refused. Raises what ``Message`` raises.
-    """
-    if type(given) is str and type(body) is bytes:
-        return Message(
-            given,
-            body,
-            tag=tag,
-            keys=as_keys(keys),
-            properties=properties or {},
-            sharding_key=sharding_key,
-        )
-    if type(given) is not Message or properties:
-        return None
-    if body is not None or tag is not None or keys != () or sharding_key is not None:
-        return None
-    alone = given.is_delayed or given.priority is not None
-    return None if alone or given.flag or not given.wait_store_ok else given
+def may_stand_in_batch(message: Message) -> bool:
+    """Return True if brokers take the message in a batch."""
+    return not (
+        message.is_delayed
+        or message.priority is not None
+        or message.flag
+        or not message.wait_store_ok
+    )
 
 
 USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
@@ -164,19 +144,15 @@ USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
 _BATCH_ITEM_BYTES: Final = 22 + 42
 # of send_batch, at a time
 BEGUN_BATCHES: Final = 4
-
-Ended = Callable[
-    [Sequence[Message], Sequence[Any], PendingSend, SendResult | None, BaseException | None], None
-]
-"""Hears what became of messages that went together, with what the instrumentation made of each;
-of none, if nobody but the trace wants to know.
-"""
+# property texts of messages with a tag alone
+MAX_TEXTS: Final = 256
 
 
 class MessageBuilder:
-    """Builder of one producer's messages.
+    """Builder of one producer's messages. May be used on any thread.
 
-    *ended* hears every outcome, if there is one. May be used on any thread.
+    *ended* hears every outcome, if there is one. With *is_observed* each message is an object that
+    hooks or the instrumentation see.
     """
 
     def __init__(
@@ -184,15 +160,16 @@ class MessageBuilder:
         config: ProducerConfig,
         namespace: Namespace,
         serializer: Callable[[Any], bytes] | None,
-        ended: Ended | None,
+        ended: OnEnd | None,
         instrumentation: Instrumentation | None = None,
     ) -> None:
         self._config = config
         self._namespace = namespace
         self.serializer = serializer
-        self._ended = ended
+        self.ended = ended
         self._instrumentation = instrumentation
-        self._needs_message = bool(config.hooks) or instrumentation is not None
+        self.is_observed = bool(config.hooks) or instrumentation is not None
+        self._texts: dict[str, bytes] = {}
 
     def message(
         self,
@@ -208,18 +185,16 @@ class MessageBuilder:
         delay_s: float | None = None,
         priority: int | None = None,
     ) -> PendingSend:
-        """Build one message. Raises InvalidOption, MessageIllegal, TypeError."""
-        _check_arguments(sharding_key, queue)
-        hooks = self._config.hooks
-        message, flag, unusual_level = None, 0, 0
-        begun: tuple[Any, ...] = ()
-        if self.serializer is not None and body is not None:
-            body = self._raw(body)
+        """Build one message. Raises InvalidOption, MessageIllegal, TypeError.
+
+        *body* is bytes: ``raw`` makes them.
+        """
+        check_arguments(sharding_key, queue)
         if (
             isinstance(topic, str)
             and type(body) is bytes
             and len(body) <= MAX_BODY_BYTES
-            and not (properties or self._needs_message)
+            and not (properties or self.is_observed)
             and type(delay_level) is int
             and 0 <= delay_level <= USUAL_LEVELS
             and deliver_at is None
@@ -229,31 +204,53 @@ class MessageBuilder:
             text = property_text(
                 topic, body, tag, as_keys(keys) if keys != () else (), sharding_key, delay_level
             )
-        else:
-            message = run_before(
-                hooks,
-                _as_message(
-                    topic,
-                    body,
-                    tag,
-                    keys,
-                    properties,
-                    sharding_key,
-                    delay_level,
-                    deliver_at,
-                    delay_s,
-                    priority,
-                ),
-            )
-            if self._instrumentation is not None:
-                message, one = self._instrumentation.send_begins(message, in_batch=False)
-                begun = (one,)
-            topic = message.topic
-            body = message.body
-            sharding_key = message.sharding_key
-            flag = message.flag
-            text = message_property_text(message)
-            unusual_level = message.delay_level if message.delay_level > USUAL_LEVELS else 0
+            return self._pending(topic, body, text, sharding_key, queue)
+        message = as_message(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            delay_level,
+            deliver_at,
+            delay_s,
+            priority,
+        )
+        return self.pending_of(*self.begin(message), queue)
+
+    def begin(self, message: Message) -> tuple[Message, tuple[Any, ...]]:
+        """Show a message to the hooks and the instrumentation. Return the one to send, and what the
+        instrumentation made of it.
+        """
+        message = run_before(self._config.hooks, message)
+        if self._instrumentation is None:
+            return message, ()
+        message, begun = self._instrumentation.send_begins(message, in_batch=False)
+        return message, (begun,)
+
+    def pending_of(
+        self, message: Message, begun: tuple[Any, ...], queue: MessageQueue | None
+    ) -> PendingSend:
+        """Build what is sent for *message*. Raises InvalidOption, MessageIllegal, TypeError."""
+        text = message_property_text(message)
+        pending = self._pending(
+            message.topic, message.body, text, message.sharding_key, queue, message.flag
+        )
+        level = message.delay_level
+        pending.unusual_level = level if level > USUAL_LEVELS else 0
+        pending.messages, pending.begun = (message,), begun
+        return pending
+
+    def _pending(
+        self,
+        topic: str,
+        body: bytes,
+        text: str,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        flag: int = 0,
+    ) -> PendingSend:
         topic, queue = self.on_wire(topic, queue)
         sys_flag = 0
         threshold = self._config.compress_over_bytes
@@ -262,10 +259,29 @@ class MessageBuilder:
             if len(packed) < len(body):
                 body, sys_flag = packed, bits
         pending = PendingSend(topic, body, text, sharding_key, queue, sys_flag, flag)
-        pending.unusual_level = unusual_level
-        if self._ended is not None:
-            pending.on_end = partial(self._ended, () if message is None else (message,), begun)
+        pending.on_end = self.ended
         return pending
+
+    def stored_text(
+        self,
+        name: str,
+        body: bytes,
+        tag: str | None,
+        keys: str | Iterable[str],
+        sharding_key: str | None,
+    ) -> bytes:
+        """Return the properties as they are stored, without the unique key. Raises what ``Message``
+        raises, and MessageIllegal where a broker would refuse them.
+        """
+        alone = tag if keys == () and sharding_key is None and isinstance(tag, str) else None
+        found = None if alone is None else self._texts.get(alone)
+        if found is None:
+            found = stored_text(property_text(name, body, tag, as_keys(keys), sharding_key, 0))
+            if alone is not None:
+                if len(self._texts) >= MAX_TEXTS:
+                    self._texts.clear()
+                self._texts[alone] = found
+        return found
 
     def batches(
         self,
@@ -282,7 +298,7 @@ class MessageBuilder:
 
         *tag* and *sharding_key* go to the messages that are given as bodies.
         """
-        _check_arguments(sharding_key, queue)
+        check_arguments(sharding_key, queue)
         if isinstance(messages, (bytes, bytearray, memoryview, str)):  # iterable, too
             raise TypeError(
                 f"a batch is a list of bodies or Messages, not {type(messages).__name__}: "
@@ -298,7 +314,7 @@ class MessageBuilder:
                 config.hooks,
                 given
                 if isinstance(given, Message)
-                else Message(topic, self._raw(given), tag=tag, sharding_key=sharding_key),
+                else Message(topic, self._serialized(given), tag=tag, sharding_key=sharding_key),
             )
             _check_in_batch(topic, message)
             begun_one = None
@@ -327,8 +343,7 @@ class MessageBuilder:
     ) -> tuple[Sequence[int], PendingSend]:
         pending = PendingSend(topic, b"", "", batch.sharding_key, queue, batch=batch.rows)
         pending.size += batch.bytes
-        if self._ended is not None:
-            pending.on_end = partial(self._ended, batch.messages, batch.begun)
+        pending.on_end, pending.messages, pending.begun = self.ended, batch.messages, batch.begun
         return batch.indexes, pending
 
     def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
@@ -344,13 +359,18 @@ class MessageBuilder:
             self._namespace.wrap(topic)
         ), None if queue is None else self._namespace.wrap_queue(queue)
 
-    def _raw(self, body: Any) -> bytes:
-        """Return *body* as bytes.
-
-        Raises what the serializer raises, and TypeError if it returns no bytes.
+    def raw(self, body: Any) -> Any:
+        """Return *body* as the serializer makes it; unchanged without one, and if it is None, as
+        beside a Message. Raises what the serializer raises, and TypeError if it returns no bytes.
         """
-        raw = body if self.serializer is None else self.serializer(body)
-        if self.serializer is not None and not isinstance(raw, bytes):
+        return body if self.serializer is None or body is None else self._serialized(body)
+
+    def _serialized(self, body: Any) -> bytes:
+        if self.serializer is None:
+            raw: bytes = body
+            return raw
+        raw = self.serializer(body)
+        if not isinstance(raw, bytes):
             raise TypeError(
                 f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes "
                 "are expected"
@@ -358,7 +378,7 @@ class MessageBuilder:
         return raw
 
 
-def _check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> None:
+def check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> None:
     """Raise InvalidOption for arguments that contradict each other."""
     if sharding_key is not None and queue is not None:
         raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
@@ -398,7 +418,7 @@ def _check_in_batch(topic: str, message: Message) -> None:
         raise InvalidOption("messages with a priority cannot be sent in a batch")
 
 
-def _as_message(
+def as_message(
     topic: str | Message,
     body: bytes | None,
     tag: str | None,

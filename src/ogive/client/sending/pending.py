@@ -23,7 +23,7 @@ from ogive.errors import (
     SendTimeout,
     TransportError,
 )
-from ogive.model import MessageQueue, SendResult
+from ogive.model import Message, MessageQueue, SendResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.sends import SendEncoder
@@ -70,6 +70,7 @@ class PendingSend:
         "alone",
         "answer",
         "batch",
+        "begun",
         "body",
         "born_ms",
         "count",
@@ -79,6 +80,7 @@ class PendingSend:
         "flag",
         "future",
         "key",
+        "messages",
         "number",
         "on_end",
         "on_way",
@@ -161,8 +163,18 @@ class PendingSend:
         self.tried: set[str] | None = None
         # called once, with the outcome
         self.on_end: OnEnd | None = None
+        # what hooks saw of each message, and what the instrumentation made of it
+        self.messages: Sequence[Message] = ()
+        self.begun: Sequence[Any] = ()
         # the one that says that it is stored
         self.answer: Answer | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the unique key of each message."""
+        if self.outcome is None or self.count == 1:
+            return self.key.split(",")
+        return [self.outcome.key_of(index) for index in range(self.count)]
 
 
 class Lane:
@@ -236,7 +248,7 @@ class Inbox(ABC):
     appends wakes it.
     """
 
-    __slots__ = ("busy", "expiry", "inbox", "name")
+    __slots__ = ("busy", "expiry", "inbox", "linger", "name")
 
     def __init__(self, name: str) -> None:
         # the topic's
@@ -245,6 +257,8 @@ class Inbox(ABC):
         self.busy = False
         # of what waits in the inbox
         self.expiry: asyncio.TimerHandle | None = None
+        # while what is in the inbox of a topic waits for more
+        self.linger: asyncio.TimerHandle | None = None
 
     @property
     @abstractmethod
@@ -317,7 +331,6 @@ class PendingTopic(Inbox):
         "backlog",
         "by_queue",
         "left",
-        "linger",
         "next",
         "resolving",
         "shares_batches",
@@ -332,8 +345,6 @@ class PendingTopic(Inbox):
         self.backlog: deque[PendingSend] = deque()
         # brokers take none of a retry topic's
         self.shares_batches = not name.startswith("%")
-        # while what is in the inbox waits for more
-        self.linger: asyncio.TimerHandle | None = None
         # round robin begins anywhere: many producers must not begin with the same queue
         self.next = time.monotonic_ns() & 0xFFFF
         self.resolving = False

@@ -33,6 +33,7 @@ from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import publish_queues
 from ogive.client.sending.accumulator import Accumulator, OrderedQueue, seal
+from ogive.client.sending.batches import Batches
 from ogive.client.sending.destinations import (
     Connector,
     Destinations,
@@ -46,10 +47,8 @@ from ogive.client.sending.handle import (
     SendHandle,
 )
 from ogive.client.sending.in_flight import DeadlineWatch, InFlightLimit
-from ogive.client.sending.inboxes import CLOSED_MEANWHILE, Inboxes, make_pending
-from ogive.client.sending.message_builder import (
-    with_unique_key,
-)
+from ogive.client.sending.inboxes import CLOSED_MEANWHILE, Inboxes
+from ogive.client.sending.message_builder import MessageBuilder, with_unique_key
 from ogive.client.sending.pending import (
     FAILED_S,
     Lane,
@@ -74,8 +73,7 @@ from ogive.model import (
     SendStatus,
 )
 from ogive.transport.connection import Connection
-from ogive.wire.message import decode_batch, encode_batch
-from ogive.wire.sends import SendEncoder, split_result
+from ogive.wire.sends import SendEncoder
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +88,8 @@ class Publisher:
     """Engine of a producer: gives each message that it accepts exactly one outcome."""
 
     def __init__(
-        self, client: ClientInstance, config: ProducerConfig, *, is_observed: bool = False
+        self, client: ClientInstance, config: ProducerConfig, builder: MessageBuilder
     ) -> None:
-        """Make an engine. *is_observed*: every message is built in the long way."""
         self.client = client
         self.config = config
         self._metrics = client.metrics
@@ -106,14 +103,9 @@ class Publisher:
         self._resolver = Resolver(
             client, config.default_topic_queues, self.destinations, self._watch, self
         )
+        self._batches = Batches(self._loop, config, self._keys, builder.ended)
         self.inboxes = Inboxes(
-            client,
-            config,
-            self.destinations,
-            self._limit,
-            self._keys,
-            self,
-            is_observed=is_observed,
+            client, config, self.destinations, self._limit, self, builder, self._batches
         )
         # so that messages can still go elsewhere
         patience_s = config.send_timeout_s / 3
@@ -212,31 +204,11 @@ class Publisher:
 
     def split(self, pending: PendingSend) -> list[PendingSend]:
         """Return the messages of a batch that was submitted, each by itself."""
-        whole = pending.outcome
-        assert whole is not None
         pending.finished = True
         self.under_way.discard(pending)
         self._watch.drop(pending)
-        singles: list[PendingSend] = []
-        keys = [whole.key_of(index) for index in range(whole.count)]
-        # an earlier try stored it, with a weaker guarantee than wished for
-        results = None if pending.result is None else split_result(pending.result, keys)
-        for handle, item in zip(whole.handles, decode_batch(pending.body), strict=True):
-            outcome = BatchOutcome(self._loop)
-            outcome.handles = [handle]
-            handle._index, handle._batch = 0, outcome
-            index = len(singles)
-            one = make_pending(
-                pending.topic, encode_batch([item]), outcome, keys[index], pending.born_ms
-            )
-            self.under_way.add(one)
-            one.result = None if results is None else results[index]
-            one.started, one.deadline, one.alone = pending.started, pending.deadline, True
-            one.tries, one.tried, one.error = pending.tries, pending.tried, pending.error
-            one.target, one.unknown = pending.target, pending.unknown
-            one.pinned = pending.pinned
-            singles.append(one)
-        whole.handles = []
+        singles = self._batches.split(pending)
+        self.under_way.update(singles)
         for waiting, _ in self._flushes:
             if pending in waiting:
                 waiting.update(singles)

@@ -166,46 +166,54 @@ class Producer(Facade, Generic[B]):
         if unknown:
             refuse(Producer.submit, unknown)
         portal, publisher = self._portal, self._producer.running
+        own_s = None if timeout_s is None else self._producer.budget_s(timeout_s)
         if (
-            publisher is not None
-            and portal is not None
-            and not portal.barred
+            publisher is None
+            or portal is None
+            or portal.barred
             # a message in front of this one may be on its way to the loop
-            and not portal.inbox
-            and timeout_s is None
-            and not delay_level
-            and deliver_at is None
-            and delay_s is None
-            and priority is None
-            and self._producer.builder.serializer is None
+            or portal.inbox
         ):
+            offered: SendHandle | PendingSend = self._prepare(
+                topic,
+                body,
+                tag,
+                keys,
+                properties,
+                sharding_key,
+                queue,
+                delay_level,
+                deliver_at,
+                delay_s,
+                priority,
+            )
+        else:
             try:
-                handle = publisher.inboxes.offer(
-                    topic, body, tag, keys, properties, sharding_key, queue, monotonic(), on_done
+                offered = publisher.inboxes.offer(
+                    topic,
+                    body,
+                    tag,
+                    keys,
+                    properties,
+                    sharding_key,
+                    queue,
+                    delay_level,
+                    deliver_at,
+                    delay_s,
+                    priority,
+                    own_s,
+                    monotonic(),
+                    on_done,
                 )
             except NoRoom as full:
-                budget_s = self._producer.config.send_timeout_s
                 try:
-                    return portal.call(full.wait(budget_s), timeout_s=budget_s + _LATE_S)
+                    return portal.call(full.wait(), timeout_s=full.budget_s + _LATE_S)
                 except TimeoutError:
-                    raise _blocked(budget_s, UNKNOWN) from None
-            if handle is not None:
-                return handle
-        pending = self._prepare(
-            topic,
-            body,
-            tag,
-            keys,
-            properties,
-            sharding_key,
-            queue,
-            delay_level,
-            deliver_at,
-            delay_s,
-            priority,
-        )
-        handle = self._producer.publisher.handle_of(pending, on_done)
-        self._submit(pending, self._producer.budget_s(timeout_s))
+                    raise _blocked(full.budget_s, UNKNOWN) from None
+        if not isinstance(offered, PendingSend):
+            return offered
+        handle = self._producer.publisher.handle_of(offered, on_done)
+        self._submit(offered, self._producer.budget_s(timeout_s))
         return handle
 
     def send_oneway(
@@ -376,9 +384,10 @@ class Producer(Facade, Generic[B]):
         self._live().check()
         # raises where nothing can be sent
         _ = self._producer.publisher
-        return self._producer.builder.message(
+        builder = self._producer.builder
+        return builder.message(
             topic,
-            body,
+            builder.raw(body),
             tag,
             keys,
             properties,

@@ -159,7 +159,7 @@ async def test_a_broker_that_is_gone_fails_what_waited_for_it() -> None:
     async with producing("Orders", config=TWO) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
         broker.hold(SEND)
-        futures = [await producer.submit("Orders", b"%d" % i, timeout_s=2.0) for i in range(5)]
+        futures = [await lone(producer, b"%d" % i, timeout_s=2.0) for i in range(5)]
         await broker.received(SEND, 3)
         await stop_and_be_noticed(broker, producer)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -167,25 +167,38 @@ async def test_a_broker_that_is_gone_fails_what_waited_for_it() -> None:
 
 
 async def test_each_message_keeps_its_own_deadline() -> None:
-    """One that waits ends as certainly not sent, one on its way in a batch as unknown; the others
-    do not suffer.
+    """One that waits ends as certainly not sent, one on its way as unknown; the others do not
+    suffer.
     """
     async with producing("Orders", config=replace(TWO, max_requests=1)) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
         broker.hold(SEND)
-        patient = [await lone(producer, b"a")]
+        on_its_way = await lone(producer, b"a", timeout_s=0.3)
         with pytest.raises(SendFailed):
             await producer.send("Orders", b"waits", timeout_s=0.05)
-        broker.hold(BATCH)
-        patient.append(await producer.submit("Orders", b"b", timeout_s=WAIT_S))
-        impatient = await producer.submit("Orders", b"c", timeout_s=0.8)
-        broker.release(SEND)
-        await broker.received(BATCH)
-        with pytest.raises(SendTimeout):
+        patient = await producer.submit("Orders", b"b", timeout_s=WAIT_S)
+        impatient = await producer.submit("Orders", b"c", timeout_s=0.05)
+        with pytest.raises(SendFailed):
             await impatient
-        broker.release(BATCH)
-        await asyncio.gather(*patient)
-        assert broker.bodies("Orders")[0] == [b"the way is open", b"a", b"b", b"c"]
+        with pytest.raises(SendTimeout):
+            await on_its_way
+        broker.release(SEND)
+        await patient
+        assert b"c" not in broker.bodies("Orders")[0]
+
+
+async def test_messages_with_the_same_budget_of_their_own_travel_together() -> None:
+    async with producing("Orders", config=replace(TWO, max_requests=1)) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open")
+        broker.hold(SEND)
+        handles = [await lone(producer, b"alone")]
+        budgets_s = [2.0, 2.0, None, None, 2.0]
+        for i, timeout_s in enumerate(budgets_s):
+            handles.append(await producer.submit("Orders", b"%d" % i, timeout_s=timeout_s))
+        broker.release(SEND)
+        await asyncio.gather(*handles)
+        assert sizes(broker) == [1, 1, 2, 2, 1]
+        assert broker.bodies("Orders")[0][2:] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 async def test_what_waits_behind_a_silent_broker_ends_in_its_time() -> None:

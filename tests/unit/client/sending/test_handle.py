@@ -16,6 +16,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.producer import Producer
 from ogive.client.sending.accumulator import Accumulator
 from ogive.client.sending.handle import SendHandle
+from ogive.client.sending.pending import PendingSend
 from ogive.errors import (
     BrokerBusy,
     IllegalStateError,
@@ -181,14 +182,27 @@ async def test_a_callback_that_submits_again_ends_when_the_client_is_closed() ->
         async with Producer(client=client) as producer:
             await producer.send("Orders", b"")
             publisher = producer.publisher
-            again: list[SendHandle | None] = []
+            again: list[SendHandle | PendingSend] = []
 
             def submit_again(_: SendHandle) -> None:
                 if len(again) < 100:
                     now = publisher.clock()
                     again.append(
                         publisher.inboxes.offer(
-                            "Orders", b"", None, (), None, None, None, now, submit_again
+                            "Orders",
+                            b"",
+                            None,
+                            (),
+                            None,
+                            None,
+                            None,
+                            0,
+                            None,
+                            None,
+                            None,
+                            None,
+                            now,
+                            submit_again,
                         )
                     )
 
@@ -196,7 +210,7 @@ async def test_a_callback_that_submits_again_ends_when_the_client_is_closed() ->
             handle = await producer.submit("Orders", b"", on_done=submit_again)
             with pytest.raises(IllegalStateError, match="closed"):
                 await handle
-            assert again == [None]
+            assert [type(one) for one in again] == [PendingSend]
             with pytest.raises(IllegalStateError, match="closed"):
                 await producer.submit("Orders", b"")
 
