@@ -1,13 +1,14 @@
 """What a send or a pull costs the broker: requests as Java's clients write them, fed to it in this
 process, without sockets.
 
-    python -m bench.in_process [single | batch | transaction | pull | pull-100] \
+    python -m bench.in_process [single | batch | transaction | pull | pull-100 | pop] \
         [--seconds S] [--flush sync] [--profile FILE]
 
 Prints the CPU of this process in us for each message or transaction. A round is 20 single sends,
 two batches of 16, or eight transactions, each of a half message and its commit, or a pull of 2 MiB
 from each of two queues, as Spark's source makes them, of messages of 1 KiB or of 100 bytes that are
-no longer in the broker's memory; what clients compute does not count. Sixteen rounds make a block,
+no longer in the broker's memory, or four pops of 32 messages from all queues and their four batch
+acknowledgements; what clients compute does not count. Sixteen rounds make a block,
 in which everything that the broker does now and then has its share. The fastest tenth of the blocks
 says the most where others use the machine, too: compare two versions in turns, several times each.
 --profile writes what cProfile saw, for pstats.
@@ -18,7 +19,7 @@ import asyncio
 import cProfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -38,9 +39,17 @@ from ogive.wire.codes import (
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import FrameDecoder
 from ogive.wire.headers.codec import Header, encode_header
+from ogive.wire.headers.pop import BatchAckMessageRequest, PopMessageRequest
 from ogive.wire.headers.pull import PullMessageRequest
 from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2
 from ogive.wire.message import BatchItem, encode_batch
+from ogive.wire.pop import (
+    MAX_POP_MESSAGES,
+    BatchAck,
+    BatchAckBody,
+    PoppedOffsets,
+    read_offset_infos,
+)
 
 GROUP = "benchmark_producer"
 BODY = bytes(range(256)) * 4
@@ -59,11 +68,13 @@ class Wire(asyncio.Transport):
     def __init__(self, broker: Broker) -> None:
         super().__init__({"peername": ("127.0.0.1", 40_000)})
         self.written: list[bytes] = []
+        self.wrote = asyncio.Event()
         self.connection = ServerConnection(broker._server)
         self.connection.connection_made(self)
 
     def write(self, data: Any) -> None:
         self.written.append(data)
+        self.wrote.set()
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -102,17 +113,19 @@ class Client:
         began = time.process_time()
         self._wire.connection.data_received(data)
         while len(answers) < len(commands):
-            await asyncio.sleep(0)
-            if self._wire.written:
-                self.spent.append(time.process_time() - began)
-                written, self._wire.written = b"".join(self._wire.written), []
-                answers += map(decode_command, self._decoder.feed(written)[0])
-                began = time.process_time()
+            await self._wire.wrote.wait()
+            self._wire.wrote.clear()
+            self.spent.append(time.process_time() - began)
+            written, self._wire.written = b"".join(self._wire.written), []
+            answers += map(decode_command, self._decoder.feed(written)[0])
+            began = time.process_time()
         return answers
 
 
 def java(header: Header, body: bytes = b"") -> RemotingCommand:
-    """A request with the binary header that Java's clients send when they are asked to."""
+    """A request with the binary header that Java's clients send when they are asked to; with one in
+    JSON if its code does not fit, as those of popping.
+    """
     fields = encode_header(header)
     return RemotingCommand(
         header.code,
@@ -120,7 +133,7 @@ def java(header: Header, body: bytes = b"") -> RemotingCommand:
         body,
         language=LanguageCode.JAVA,
         version=453,
-        serialize_type=SerializeType.ROCKETMQ,
+        serialize_type=(SerializeType.ROCKETMQ if header.code < 2**15 else SerializeType.JSON),
     )
 
 
@@ -237,12 +250,88 @@ class Pulls:
         )
 
 
+POPPED = "Popped"
+
+
+class Pops:
+    """A backlog in four queues, which is filled again when it is used up."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    async def __call__(self, client: Client) -> int:
+        if not self._left:
+            await self._fill(client)
+            client.spent.clear()
+        answers = await client.ask([java(_POP) for _ in range(4)])
+        popped = [dict(answer.ext_fields) for answer in answers]
+        infos = [
+            read_offset_infos(fields["startOffsetInfo"], fields["msgOffsetInfo"])
+            for fields in popped
+        ]
+        await client.ask([self._ack(*each) for each in zip(popped, infos, strict=True)])
+        messages = sum(len(one.offsets) for found in infos for one in found)
+        self._left -= messages
+        return messages
+
+    async def _fill(self, client: Client) -> None:
+        """160 pops for each queue: none of them finds less than 32."""
+        for _ in range(40):
+            commands = []
+            for queue_id in range(4):
+                items = [
+                    BatchItem(0, BODY, f"UNIQ_KEY\x01{next(KEYS)}\x02WAIT\x01true\x02".encode())
+                    for _ in range(128)
+                ]
+                commands.append(
+                    send(
+                        "", encode_batch(items), batch=True, queue_id=queue_id, topic=POPPED,
+                        default_topic="TBW102", default_topic_queue_nums=4,
+                    )
+                )  # fmt: skip
+                commands[-1].code = RequestCode.SEND_BATCH_MESSAGE
+            await client.ask(commands)
+        self._left = 40 * 4 * 128
+
+    @staticmethod
+    def _ack(fields: dict[str, str], infos: Sequence[PoppedOffsets]) -> RemotingCommand:
+        acks = tuple(
+            BatchAck(
+                group=GROUP,
+                topic=POPPED,
+                retry=str(one.flag),
+                start=one.start,
+                queue_id=one.queue_id,
+                revive_queue=int(fields["reviveQid"]),
+                pop_time_ms=int(fields["popTime"]),
+                invisible_ms=int(fields["invisibleTime"]),
+                bits=sum(1 << offset - one.start for offset in one.offsets),
+            )
+            for one in infos
+        )
+        body = BatchAckBody(broker_name="broker-a", acks=acks).encode()
+        return java(BatchAckMessageRequest(broker_name="broker-a"), body)
+
+
+_POP = PopMessageRequest(
+    consumer_group=GROUP,
+    topic=POPPED,
+    queue_id=-1,
+    max_msg_nums=MAX_POP_MESSAGES,
+    invisible_time_ms=30_000,
+    poll_time_ms=0,
+    born_time_ms=0,
+    init_mode=0,
+    expression_type="TAG",
+    expression="*",
+)
 LOADS: dict[str, Callable[[Client], Any]] = {
     "single": singles,
     "batch": batches,
     "transaction": transactions,
     "pull": Pulls(1024),
     "pull-100": Pulls(100),
+    "pop": Pops(),
 }
 
 

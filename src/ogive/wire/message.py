@@ -220,6 +220,10 @@ class Properties(Mapping[str, str]):
             self._parsed.pop(PropertyName.RECORD_CRC, None)
         return self._parsed
 
+    def put(self, name: str, value: str) -> None:
+        """Set a property of a message that nobody else has yet."""
+        self._all()[name] = value
+
     def __getitem__(self, name: str) -> str:
         return self._all()[name]
 

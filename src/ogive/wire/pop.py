@@ -59,7 +59,10 @@ class PopHandle(NamedTuple):
     offset: int
 
     def __str__(self) -> str:
-        return " ".join(map(str, self))
+        return (
+            f"{self.start} {self.pop_time_ms} {self.invisible_ms} {self.revive_queue} {self.flag} "
+            f"{self.broker} {self.queue_id} {self.offset}"
+        )
 
     @classmethod
     def read(cls, text: str) -> Self:

@@ -12,7 +12,13 @@ import pytest
 from ogive import aio
 from ogive.cli import group_commands
 from ogive.client.admin import QueueLag
-from ogive.errors import ConnectionLost, GroupNotExist, ResponseCode, TopicNotExist
+from ogive.errors import (
+    ConnectionLost,
+    GroupNotExist,
+    InvalidOption,
+    ResponseCode,
+    TopicNotExist,
+)
 from ogive.model import MessageQueue
 
 
@@ -142,3 +148,51 @@ async def test_the_lag_is_told_in_seconds_too(
     assert await group_commands.show_lag(asked) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["behind_s"] for record in records] == [15.0, 0.0, None, 0.0]
+
+
+class Modes(Cluster):
+    """An Admin that notes the modes that were set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str, str, int]] = []
+
+    async def set_consume_mode(
+        self, group: str, topic: str, mode: str, *, share_queues: int
+    ) -> None:
+        self.seen.append((group, topic, mode, share_queues))
+
+
+def updating(**changed: Any) -> argparse.Namespace:
+    nothing = dict.fromkeys(
+        ("max_retries", "retry_queues", "broadcast", "enabled", "orderly", "share_queues")
+    )
+    return options("billing", **nothing | {"topic": "Orders", "dry_run": False} | changed)
+
+
+@pytest.mark.parametrize(("mode", "share"), [("pop", 2), ("pop", None), ("pull", None)])
+async def test_the_mode_of_a_group_is_set(
+    mode: str,
+    share: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    modes = Modes()
+    monkeypatch.setattr(aio, "Admin", lambda **_: modes)
+    await group_commands.update_group(updating(consume_mode=mode, share_queues=share))
+    assert modes.seen == [("billing", "Orders", mode, share or 0)]
+    assert f"that ask the brokers {mode} Orders from now on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"consume_mode": "pop", "topic": None}, "add --topic"),
+        ({"consume_mode": "pop", "dry_run": True}, "goes alone"),
+        ({"consume_mode": "pop", "max_retries": 3}, "goes alone"),
+        ({"consume_mode": None, "share_queues": 1}, "go with --consume-mode"),
+    ],
+)
+async def test_a_mode_needs_a_topic_and_goes_alone(changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidOption, match=why):
+        await group_commands.update_group(updating(**changed))

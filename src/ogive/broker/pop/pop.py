@@ -22,6 +22,7 @@ Differs from Java
 """
 
 import random
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -80,6 +81,8 @@ MAX_POLL_MS: Final = 120_000
 # characters of an attempt id that count
 MAX_ATTEMPT_ID: Final = 64
 INIT_MIN: Final = 0
+# of a stored record: its size, and its queue offset
+_SIZE_AND_OFFSET: Final = struct.Struct(">I16xQ")
 _NOTHING: Final = PopMessageResponse(start_offset_info="", msg_offset_info="", order_count_info="")
 _MOVED: Final = (
     GetStatus.OFFSET_TOO_SMALL,
@@ -479,11 +482,13 @@ def _moved(error: OgiveError | None) -> None:
     """A position could not be written: the next request reads the same messages again."""
 
 
-def _offsets_of(part: bytes | memoryview) -> Iterable[int]:
-    at = 0
+def _offsets_of(part: bytes | memoryview) -> list[int]:
+    offsets, at = [], 0
     while at < len(part):
-        yield int.from_bytes(part[at + 20 : at + 28])
-        at += int.from_bytes(part[at : at + 4])
+        size, offset = _SIZE_AND_OFFSET.unpack_from(part, at)
+        offsets.append(offset)
+        at += size
+    return offsets
 
 
 def messages_of(part: bytes | memoryview) -> Iterable[StoredMessage]:

@@ -50,6 +50,7 @@ from ogive.keywords import explains
 from ogive.model import MessageExt, MessageQueue, PropertyName, validate_group, validate_topic
 from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.message import Properties
 from ogive.wire.pop import MAX_POP_MESSAGES
 
 log = logging.getLogger(__name__)
@@ -74,9 +75,10 @@ class Leases:
         """Keep *lease*. Return the message with its handle as a property."""
         key = str(lease.handle)
         self._open[key] = lease
-        if message.properties.get(PropertyName.POP_CK) == key:
-            return message
-        return replace(message, properties={**message.properties, PropertyName.POP_CK: key})
+        # as it was decoded; nobody else has it yet, or it has the handle already
+        assert isinstance(message.properties, Properties)
+        message.properties.put(PropertyName.POP_CK, key)
+        return message
 
     def find(self, message: MessageExt) -> MessageLease | None:
         """Return the lease of *message*, or None if it has none any more."""
