@@ -13,7 +13,7 @@ from typing import Any, Final
 import ogive
 from ogive.access.user_table import AccessTable
 from ogive.broker import Broker, BrokerConfig
-from ogive.broker.pop.config import PopConfig
+from ogive.broker.config import PopConfig
 from ogive.cli.broker_commands import explain
 from ogive.cli.parser import build_parser
 from ogive.client.listener import ListenerConfig

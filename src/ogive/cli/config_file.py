@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ogive.broker.pop.config import PopConfig
+from ogive.broker.config import PopConfig
 from ogive.errors import InvalidOption
 from ogive.text import is_line
 from ogive.wire.java_properties import parse_properties

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ogive.cli import connect, probes, up, up_checks, up_grpc
 from ogive.cli.logs import set_up_logging
 from ogive.cli.options import check_port
-from ogive.cli.service_manager import ServiceManager
+from ogive.cli.probes import ServiceManager
 from ogive.client.config import ClientConfig
 from ogive.errors import ConnectError, InvalidOption, OgiveError
 from ogive.transport.connection import is_loopback

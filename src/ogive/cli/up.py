@@ -22,7 +22,7 @@ from ogive.broker.server import Broker
 from ogive.cli import up_checks, up_grpc, up_name_servers
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
 from ogive.cli.logs import last_line, set_up_logging
-from ogive.cli.service_manager import ServiceManager
+from ogive.cli.probes import ServiceManager
 from ogive.cli.up_name_servers import OtherNameServers
 from ogive.client.credential_files import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable

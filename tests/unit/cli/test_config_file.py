@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import BrokerConfig, runtime_info
-from ogive.broker.pop.config import PopConfig
+from ogive.broker.config import PopConfig
 from ogive.cli import config_file
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from ogive.cli.grpc_certificate import RENEWED_DAYS, OwnCertificate
+from ogive.cli.up_grpc import RENEWED_DAYS, OwnCertificate
 from ogive.errors import InvalidOption
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.cli.service_manager import ServiceManager
+from ogive.cli.probes import ServiceManager
 
 
 def test_without_a_manager_nothing_is_sent() -> None:

@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
-from ogive.client.consumer.outages import Outages
+from ogive.client.consumer.group_client import Outages
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, OgiveError, ProtocolError
 from ogive.files import replace_file
 from ogive.model import MessageQueue

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.group_client import Outages
 from ogive.client.consumer.leases import (
     Acknowledger,
     MessageLease,
@@ -42,7 +43,6 @@ from ogive.client.consumer.leases import (
 )
 from ogive.client.consumer.member import MakeService, PushMember
 from ogive.client.consumer.offset_store import RemoteOffsetStore
-from ogive.client.consumer.outages import Outages
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_loop import BUSY_PAUSE_S, FULL_LOOK_S, IDLE_PAUSE_S
 from ogive.client.consumer.rebalance import LEAVE_TIMEOUT_S

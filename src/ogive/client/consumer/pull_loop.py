@@ -34,7 +34,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.corrupt_messages import CorruptMessages
 from ogive.client.consumer.delivery import Receiver
 from ogive.client.consumer.filter import select
-from ogive.client.consumer.outages import Outages
+from ogive.client.consumer.group_client import Outages
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.subscription import MemberContext, QueueObserver

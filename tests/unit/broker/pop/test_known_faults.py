@@ -46,8 +46,8 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.config import PopConfig
 from ogive.broker.pop import revive
-from ogive.broker.pop.config import PopConfig
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import MessageExt
 from ogive.store.file_reader import Cold

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.pop.config import PopConfig
+from ogive.broker.config import PopConfig
 from ogive.broker.pop.leases import Place
 from ogive.errors import ResponseCode
 from ogive.store import queue_reader

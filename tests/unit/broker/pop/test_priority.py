@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.pop.config import PopConfig
+from ogive.broker.config import PopConfig
 from ogive.errors import InvalidOption
 from ogive.wire.codes import RequestCode
 from tests.pop import acknowledging, leased, pop, popping

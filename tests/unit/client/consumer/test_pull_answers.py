@@ -10,7 +10,7 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer import pull_loop
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.outages import Outages
+from ogive.client.consumer.group_client import Outages
 from ogive.client.instance import ClientInstance
 from ogive.client.rpc import messages
 from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, ResponseCode
