@@ -28,13 +28,12 @@ from ogive.cli.output import (
     print_json,
     print_rows,
     print_table,
-    queue_record,
     say,
     sparkline,
 )
 from ogive.client.admin import GroupSummary, OffsetReset, QueueLag, ResetTarget
 from ogive.client.admin.effects import ResetEffect, first_position, reset_words
-from ogive.client.admin.records import NO_MEMBER, behind_s, how_consumed
+from ogive.client.admin.records import NO_MEMBER, behind_s, how_consumed, queue_record
 from ogive.errors import (
     BrokerError,
     GroupNotExist,

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from ogive.cli.colour import bold
-from ogive.client.admin.records import SettingChange, SettingValue
+from ogive.client.admin.records import SettingChange, SettingValue, body_text, message_record
 from ogive.errors import InvalidOption
-from ogive.model import DLQ_PREFIX, MessageExt, MessageQueue, PropertyName
+from ogive.model import DLQ_PREFIX, MessageExt, PropertyName
 from ogive.text import escape, escape_json, escape_lines
 from ogive.wire.codes import SysFlag
 
@@ -86,11 +86,6 @@ def sparkline(values: Collection[int]) -> str:
     """Return a bar for each value, as high as its share of the highest one."""
     highest = max(1, *values)
     return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in values)
-
-
-def queue_record(queue: MessageQueue) -> dict[str, Any]:
-    """Return the keys that name a queue in JSON."""
-    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
 
 
 def print_table(
@@ -212,7 +207,7 @@ def print_message(
 
     *dead_letter*: with its id, its original topic, and the number of tries.
     """
-    body = _text(message)
+    body = body_text(message)
     if not as_json:
         shown = _shown(message, body)
         marks = " ".join(
@@ -233,20 +228,7 @@ def print_message(
             flush=True,
         )
         return
-    print_json(
-        {
-            **queue_record(message.queue),
-            "offset": message.queue_offset,
-            "id": message.id,
-            "tag": message.tag,
-            "keys": list(message.keys),
-            "properties": dict(message.properties),
-            "born_at": message.born_at.isoformat(),
-            "stored_at": message.stored_at.isoformat(),
-            "reconsume_times": message.reconsume_times,
-            **({"body": body} if body is not None else {"body_hex": message.body.hex()}),
-        }
-    )
+    print_json(message_record(message))
 
 
 def _origin(letter: MessageExt) -> str:
@@ -266,7 +248,7 @@ def _origin(letter: MessageExt) -> str:
 
 def print_message_whole(message: MessageExt) -> None:
     """Print a whole message, for people."""
-    body = _text(message)
+    body = body_text(message)
     heads = {
         "id": message.id,
         "offset id": message.offset_id,
@@ -308,14 +290,6 @@ def _shown(message: MessageExt, body: str | None) -> str:
     if body is None:
         return repr(message.body)
     return escape_lines(body) if sys.stdout.isatty() else body
-
-
-def _text(message: MessageExt) -> str | None:
-    """Return the body as text; None if it is not text."""
-    try:
-        return message.text
-    except UnicodeDecodeError:
-        return None
 
 
 def _utc(at: datetime) -> str:

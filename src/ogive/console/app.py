@@ -22,20 +22,21 @@ from starlette.types import ASGIApp
 
 from ogive import __version__
 from ogive.client.admin import BrokerStatus
-from ogive.client.admin.message_admin import check_place
 from ogive.client.admin.records import behind_s
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.console import format
 from ogive.console.action_pages import ACTION_S, ActionPages
+from ogive.console.browse import BrowseQueries
 from ogive.console.charts import Samples
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.config import ConsoleConfig
 from ogive.console.failures import status_of
-from ogive.console.forms import moment_ms, whole_number
+from ogive.console.forms import places_in, whole_number
 from ogive.console.group_pages import GroupQueries, GroupRow
 from ogive.console.guard import RequestGuard
-from ogive.console.message_pages import LIMIT, MAX_QUEUES, MessageQueries, body_of
+from ogive.console.message_pages import MessageQueries, body_of
 from ogive.console.queries import Queries, reason
+from ogive.console.search_pages import SearchPages
 from ogive.console.topic_pages import TopicQueries, TopicRow
 from ogive.errors import (
     GroupNotExist,
@@ -44,7 +45,7 @@ from ogive.errors import (
     OgiveError,
     ResponseCode,
 )
-from ogive.model import MessageExt, MessageQueue, PropertyName, check_offset, dlq_topic
+from ogive.model import MessageExt, MessageQueue, PropertyName, dlq_topic
 from ogive.text import escape_lines
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ _STATIC: Final = {
     "console.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-View = Callable[[Request], Awaitable[dict[str, Any]]]
+View = Callable[[Request], Awaitable[dict[str, Any] | Response]]
 
 
 def console_app(config: ConsoleConfig) -> ASGIApp:
@@ -95,6 +96,9 @@ class _Pages:
         self._topics = TopicQueries(self._cluster)
         self._groups = GroupQueries(self._cluster, self._topics)
         self._messages = MessageQueries(self._cluster, self._topics)
+        self._search = SearchPages(
+            self._messages, BrowseQueries(self._cluster, self._topics), self._command
+        )
         self._actions = ActionPages(config.client, self._queries.forget) if config.actions else None
         self._samples = Samples()
         # the topics and groups that are next
@@ -132,12 +136,13 @@ class _Pages:
             "/groups": ("groups", self._group_list),
             "/groups/{name:path}": ("group", self._group),
             "/dead-letters/{name:path}": ("dead-letters", self._dead_letters),
-            "/messages": ("messages", self._lookup),
+            "/messages": ("messages", self._search.page),
             "/message": ("message", self._message),
         }
         routes = [
             Route(path, self._shown(template, view)) for path, (template, view) in views.items()
         ]
+        routes.append(Route("/messages.jsonl", self._shown("messages", self._search.download)))
         if self._actions is not None:
             routes += [
                 Route("/act/{name}", self._shown("action", self._actions.form)),
@@ -176,6 +181,8 @@ class _Pages:
                     raise InvalidOption(f"a field holds more than {MAX_QUERY:,} characters")
                 async with asyncio.timeout(limit_s):
                     values = await view(request)
+                if isinstance(values, Response):
+                    return values
                 status = values.pop("status", 200)
                 return self._page(template, values, status)
             except OgiveError as exc:
@@ -406,39 +413,8 @@ class _Pages:
             )
         return {
             "group": name,
-            "found": await self._messages.dead_letters(name, _places_in(request, dlq_topic(name))),
+            "found": await self._messages.dead_letters(name, places_in(request, dlq_topic(name))),
         }
-
-    async def _lookup(self, request: Request) -> dict[str, Any]:
-        given = {
-            name: request.query_params.get(name, "").strip()
-            for name in ("id", "topic", "from", "to")
-        }
-        # white space other than U+0020 may be part of a key
-        given["key"] = request.query_params.get("key", "").strip(" ")
-        values: dict[str, Any] = {"given": given, "found": None, "trouble": None, "limit": LIMIT}
-        if not given["topic"]:
-            return values
-        try:
-            if given["key"]:
-                values["found"] = await self._messages.with_key(
-                    given["topic"], given["key"], _before_in(request, given["topic"])
-                )
-            elif given["from"] or given["to"]:
-                values["found"] = await self._messages.between(
-                    given["topic"],
-                    moment_ms(given["from"]),
-                    moment_ms(given["to"]),
-                    _places_in(request, given["topic"]),
-                )
-            else:
-                values["found"] = await self._messages.newest(
-                    given["topic"], ends=_places_in(request, given["topic"])
-                )
-        except OgiveError as exc:
-            # shown beside the form, so that the input can be corrected
-            values |= {"trouble": reason(exc), "status": status_of(exc)[0]}
-        return values
 
     async def _message(self, request: Request) -> dict[str, Any]:
         message = await self._wanted(request)
@@ -532,49 +508,12 @@ def _page_of(request: Request, count: int, field: str = "page", *, rows: int = R
     )
 
 
-def _place_of(text: str, topic: str) -> tuple[MessageQueue, int]:
-    """Read ``queue/offset/broker``. Raises InvalidOption."""
-    number, _, rest = text.partition("/")
-    offset, _, broker = rest.partition("/")
-    queue = MessageQueue(topic, broker, whole_number("queue", number))
-    at = whole_number("offset", offset)
-    check_place(queue, at)
-    if not broker:
-        raise InvalidOption(f"place {text[:80]!r}: queue/offset/broker is expected")
-    return queue, at
-
-
 def _is_day(request: Request) -> bool:
     """Return True if plots show the whole day. Raises InvalidOption."""
     span = request.query_params.get("span", "")
     if span not in ("", "day"):
         raise InvalidOption(f"span {span[:80]!r}: only day is possible")
     return span == "day"
-
-
-def _places_in(request: Request, topic: str) -> dict[MessageQueue, int] | None:
-    """Return where a page of messages begins in each queue; None for the first page.
-
-    Raises InvalidOption.
-    """
-    texts = request.query_params.getlist("at")
-    if len(texts) > MAX_QUEUES:
-        raise InvalidOption(f"{len(texts)} places: a page reads at most {MAX_QUEUES} queues")
-    return dict(_place_of(text, topic) for text in texts) or None
-
-
-def _before_in(request: Request, topic: str) -> tuple[int, MessageQueue, int] | None:
-    """Return the time and place before which a page of messages with a key ends.
-
-    Raises InvalidOption.
-    """
-    text = request.query_params.get("at", "")
-    if not text:
-        return None
-    moment, _, place = text.partition("/")
-    queue, offset = _place_of(place, topic)
-    check_offset(whole_number("time", moment))
-    return int(moment), queue, offset
 
 
 def _access_options(client: ClientConfig) -> list[str]:

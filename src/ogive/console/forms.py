@@ -2,7 +2,12 @@
 
 from datetime import UTC, datetime
 
+from starlette.requests import Request
+
+from ogive.client.admin.message_admin import check_place
+from ogive.console.browse import MAX_QUEUES
 from ogive.errors import InvalidExpression, InvalidOption
+from ogive.model import MessageQueue, check_offset
 from ogive.sql92.expression import Expression, compile_expression
 
 
@@ -43,3 +48,40 @@ def sql_filter(text: str) -> Expression | None:
         return compile_expression(text)
     except InvalidExpression as exc:
         raise InvalidOption(f"SQL92: {exc}") from None
+
+
+def place_of(text: str, topic: str) -> tuple[MessageQueue, int]:
+    """Read ``queue/offset/broker``. Raises InvalidOption."""
+    number, _, rest = text.partition("/")
+    offset, _, broker = rest.partition("/")
+    queue = MessageQueue(topic, broker, whole_number("queue", number))
+    at = whole_number("offset", offset)
+    check_place(queue, at)
+    if not broker:
+        raise InvalidOption(f"place {text[:80]!r}: queue/offset/broker is expected")
+    return queue, at
+
+
+def places_in(request: Request, topic: str) -> dict[MessageQueue, int] | None:
+    """Return where a page of messages begins in each queue; None for the first page.
+
+    Raises InvalidOption.
+    """
+    texts = request.query_params.getlist("at")
+    if len(texts) > MAX_QUEUES:
+        raise InvalidOption(f"{len(texts)} places: a page reads at most {MAX_QUEUES} queues")
+    return dict(place_of(text, topic) for text in texts) or None
+
+
+def before_in(request: Request, topic: str) -> tuple[int, MessageQueue, int] | None:
+    """Return the time and place before which a page of messages with a key ends.
+
+    Raises InvalidOption.
+    """
+    text = request.query_params.get("at", "")
+    if not text:
+        return None
+    moment, _, place = text.partition("/")
+    queue, offset = place_of(place, topic)
+    check_offset(whole_number("time", moment))
+    return int(moment), queue, offset

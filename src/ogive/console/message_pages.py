@@ -3,17 +3,15 @@
 In lists bodies are truncated on arrival; a single body is text, JSON or hex of a bounded size.
 """
 
-import heapq
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, Literal, get_args
 
 from ogive.client import rpc
 from ogive.client.admin.base import master_of
-from ogive.client.admin.message_admin import FOR_EVER_MS, check_period, check_place
-from ogive.client.routes import subscribe_queues
+from ogive.client.admin.message_admin import FOR_EVER_MS, check_place
+from ogive.console.browse import BrowseQueries, MessageFilter, by_time, troubles_by_broker
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.queries import gather_answers, reason
 from ogive.console.topic_pages import TopicQueries
@@ -32,9 +30,6 @@ from ogive.wire.trace import TraceRecord
 
 # messages in a list
 LIMIT: Final = 50
-# limit for the queues that are read for a list: those with the newest messages
-MAX_QUEUES: Final = 64
-PULL: Final = 32
 # messages that one broker is asked for by key: Apache's brokers give no more at once
 KEY_LIMIT: Final = 64
 
@@ -86,6 +81,7 @@ class Reader:
 class MessageQueries:
     def __init__(self, cluster: ClusterQueries, topics: TopicQueries) -> None:
         self._cluster, self._topics = cluster, topics
+        self._browse = BrowseQueries(cluster, topics)
 
     async def newest(
         self, topic: str, limit: int = LIMIT, ends: Mapping[MessageQueue, int] | None = None
@@ -93,97 +89,10 @@ class MessageQueries:
         """Return the newest messages of a topic, the newest first. *ends*: only those before these
         offsets, in these queues. Raises TopicNotExist, NoNameServer.
         """
-        masters = await self._cluster.topic_masters(topic)
-        offsets, silent = await self._topics.offsets(topic)
-        filled = [queue for queue, row in offsets.items() if row.max_offset > row.min_offset]
-        filled.sort(key=lambda queue: -offsets[queue].last_update_timestamp)
-        if ends is None:
-            chosen, left = filled[:MAX_QUEUES], tuple[str, ...]()
-            ends = {queue: offsets[queue].max_offset for queue in chosen}
-        else:
-            chosen = [queue for queue in filled if queue in ends]
-            left = _left_out(len(chosen), len(filled))
-            ends = dict(ends) | {q: min(ends[q], offsets[q].max_offset) for q in chosen}
-        # read from here to the end
-        starts = {q: max(offsets[q].min_offset, ends[q] - limit) for q in chosen}
-
-        async def read(queue: MessageQueue) -> list[MessageRow]:
-            offset, address = starts[queue], master_of(queue, masters)
-            rows: list[MessageRow] = []
-            while offset < ends[queue]:
-                result = await self._cluster.queries.server(
-                    address, rpc.read_messages, queue, offset, min(limit, PULL)
-                )
-                rows += [_row(message) for message in result.messages]
-                if result.next_offset <= offset:
-                    break
-                offset = result.next_offset
-            # a batch that is kept whole is returned whole
-            return [row for row in reversed(rows) if row.queue_offset < ends[queue]]
-
-        told, troubles = await gather_answers(chosen, read)
-        merged = heapq.merge(*told.values(), key=_by_time, reverse=True)
-        rows = tuple(islice(merged, limit))
-        shown = set(map(id, rows))
-        after = dict(ends)
-        for queue, read_rows in told.items():
-            rest = [row.queue_offset + 1 for row in read_rows if id(row) not in shown]
-            after[queue] = rest[0] if rest else min(starts[queue], ends[queue])
-        more = any(after[queue] > offsets[queue].min_offset for queue in told)
-        return FoundMessages(
-            rows, _places(after) if more else (), _troubles(troubles, silent) + left
+        found = await self._browse.page(
+            topic, MessageFilter(), message_row, limit=limit, direction="older", places=ends
         )
-
-    async def between(
-        self,
-        topic: str,
-        begin_ms: int | None,
-        end_ms: int | None,
-        begins: Mapping[MessageQueue, int] | None = None,
-    ) -> FoundMessages:
-        """Return messages that were stored between two times, the oldest first. *begins*: only
-        those from these offsets on. Raises TopicNotExist, NoNameServer, InvalidOption.
-        """
-        queries = self._cluster.queries
-        begin = begin_ms or 0
-        end = FOR_EVER_MS if end_ms is None else end_ms
-        check_period(begin, end)
-        route, masters = await self._cluster.route(topic), await self._cluster.topic_masters(topic)
-        queues = subscribe_queues(topic, route)
-        after = dict(begins or {})
-
-        async def read(queue: MessageQueue) -> list[MessageRow]:
-            address = master_of(queue, masters)
-            if queue not in after:
-                after[queue] = await queries.server(address, rpc.search_offset, queue, begin)
-            first = offset = after[queue]
-            rows: list[MessageRow] = []
-            # one more than is shown tells whether there are others
-            while len(rows) <= LIMIT:
-                result = await queries.server(address, rpc.read_messages, queue, offset, PULL)
-                rows += [
-                    _row(message)
-                    for message in result.messages
-                    if begin <= message.store_timestamp_ms < end and message.queue_offset >= first
-                ]
-                past = bool(result.messages) and result.messages[-1].store_timestamp_ms >= end
-                if past or result.next_offset <= offset or result.next_offset >= result.max_offset:
-                    break
-                offset = result.next_offset
-            return rows
-
-        told, troubles = await gather_answers(queues[:MAX_QUEUES], read)
-        rows = tuple(islice(heapq.merge(*told.values(), key=_by_time), LIMIT))
-        shown = set(map(id, rows))
-        for queue, read_rows in told.items():
-            past = (row.queue_offset + 1 for row in read_rows if id(row) in shown)
-            after[queue] = max(past, default=after[queue])
-        more = sum(map(len, told.values())) > LIMIT
-        return FoundMessages(
-            rows,
-            _places(after) if more else (),
-            _troubles(troubles) + _left_out(min(len(queues), MAX_QUEUES), len(queues)),
-        )
+        return FoundMessages(tuple(found.rows[::-1]), places_of(found.older), found.troubles)
 
     async def with_key(
         self, topic: str, key: str, before: tuple[int, MessageQueue, int] | None = None
@@ -204,22 +113,22 @@ class MessageQueries:
                 limit=KEY_LIMIT,
                 broker_name=broker,
             )
-            return [_row(message) for message in found]
+            return [message_row(message) for message in found]
 
         told, troubles = await gather_answers(masters, ask)
         # an answer that is full may lack older messages
         full = {broker: rows for broker, rows in told.items() if len(rows) >= KEY_LIMIT}
-        since = max((min(map(_by_time, rows)) for rows in full.values()), default=None)
+        since = max((min(map(by_time, rows)) for rows in full.values()), default=None)
         rows = sorted(
             (
                 row
                 for found in told.values()
                 for row in found
                 if (key in row.keys or row.id == key)
-                and (since is None or _by_time(row) >= since)
-                and (before is None or _by_time(row) < before)
+                and (since is None or by_time(row) >= since)
+                and (before is None or by_time(row) < before)
             ),
-            key=_by_time,
+            key=by_time,
         )
         shown = rows[-LIMIT:]
         left = (
@@ -228,7 +137,7 @@ class MessageQueries:
         return FoundMessages(
             tuple(shown),
             (_moment_and_place(shown[0]),) if shown and (full or len(rows) > LIMIT) else (),
-            _troubles(troubles) + (() if shown or not full else (left,)),
+            troubles_by_broker(troubles) + (() if shown or not full else (left,)),
         )
 
     async def dead_letters(
@@ -294,19 +203,15 @@ class MessageQueries:
         return readers, tuple(f"{group}: {reason(error)}" for group, error in troubles.items())
 
 
-def _places(offsets: Mapping[MessageQueue, int]) -> tuple[str, ...]:
+def places_of(offsets: Mapping[MessageQueue, int]) -> tuple[str, ...]:
     return tuple(f"{queue.queue_id}/{at}/{queue.broker_name}" for queue, at in offsets.items())
 
 
 def _moment_and_place(row: MessageRow) -> str:
-    return f"{row.stored_ms}/{_places({row.queue: row.queue_offset})[0]}"
+    return f"{row.stored_ms}/{places_of({row.queue: row.queue_offset})[0]}"
 
 
-def _left_out(read: int, count: int) -> tuple[str, ...]:
-    return (f"only {read} of {count} queues were read",) if count > MAX_QUEUES else ()
-
-
-def _row(message: MessageExt) -> MessageRow:
+def message_row(message: MessageExt) -> MessageRow:
     return MessageRow(
         queue=message.queue,
         queue_offset=message.queue_offset,
@@ -321,21 +226,6 @@ def _row(message: MessageExt) -> MessageRow:
         size=len(message.body),
         preview=preview(message.body),
     )
-
-
-def _by_time(row: MessageRow) -> tuple[int, MessageQueue, int]:
-    return row.stored_ms, row.queue, row.queue_offset
-
-
-def _troubles(
-    by_place: Mapping[MessageQueue, OgiveError] | Mapping[str, OgiveError],
-    silent: Mapping[str, str] | None = None,
-) -> tuple[str, ...]:
-    """Return one line per broker, as an unreachable one may have many queues."""
-    found = dict(silent or {})
-    for place, error in by_place.items():
-        found[place.broker_name if isinstance(place, MessageQueue) else place] = reason(error)
-    return tuple(f"{broker}: {text}" for broker, text in sorted(found.items()))
 
 
 Form = Literal["text", "json", "hex"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from itertools import chain
 
 import pytest
 
-from ogive.console import app
+from ogive.console import app, browse, search_pages
 from ogive.console.message_pages import KEY_LIMIT, LIMIT
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
@@ -103,6 +104,125 @@ async def test_messages_of_one_moment_are_on_pages_too(fake: FakeBroker, page: B
     found = await pages_from(page, "/messages?topic=Orders&from=2020-01-01T00:00")
     assert [len(bodies) for bodies in found] == [LIMIT, LIMIT, 20]
     assert sorted(flat(found)) == names
+
+
+async def test_the_way_back_leads_over_the_same_pages(fake: FakeBroker, page: Browser) -> None:
+    filled(fake, "Orders", 2 * LIMIT + 20)
+    for path, order in (("/messages?topic=Orders", -1), ("/messages?topic=Orders&offset=0", 1)):
+        address = path + ("&queue=0" if order == 1 else "")
+        answer = await look(page, address)
+        bodies: list[list[str]] = []
+        while address:
+            answer = await look(page, address)
+            bodies.append(re.findall(r'<td class="body"><bdi>(.*?)</bdi>', answer.text))
+            links = re.findall(r'rel="next" href="([^"]*)"', answer.text)
+            address = html.unescape(links[0]) if links else ""
+        for before in bodies[-2::-1]:
+            (link,) = re.findall(r'rel="prev" href="([^"]*)"', answer.text)
+            answer = await look(page, html.unescape(link))
+            assert re.findall(r'<td class="body"><bdi>(.*?)</bdi>', answer.text) == before
+        assert 'rel="prev"' not in answer.text
+
+
+async def test_a_topic_is_filtered_by_queue_tag_sql_and_text(
+    fake: FakeBroker, page: Browser
+) -> None:
+    fake.topics["Orders"] = 2
+    for number in range(90):
+        words = f"TAGS\x01{'paid' if number % 3 else 'new'}\x02size\x01{number}\x02".encode()
+        fake.put("Orders", f"cup {number:02}".encode(), queue_id=number % 2, properties=words)
+    fake.on(RequestCode.GET_TOPIC_STATS_INFO, lambda request: _stats(fake, request))
+    new = [f"cup {number:02}" for number in range(0, 90, 3)]
+    for query, bodies in (
+        ("tag=new", new[::-1]),
+        ("tag=new&queue=1", new[1::2][::-1]),
+        ("tag=new&queue=1&offset=10", [body for body in new[1::2] if body >= "cup 21"]),
+        ("sql=size+%3E+87", ["cup 89", "cup 88"]),
+        ("text=p+07", ["cup 07"]),
+        ("text=none", []),
+    ):
+        answer = await look(page, f"/messages?topic=Orders&{query}")
+        found = re.findall(r'<td class="body"><bdi>(.*?)</bdi>', answer.text)
+        assert (answer.status, found) == (200, bodies), query
+
+
+async def test_a_rare_message_is_found_over_several_pages(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(browse.BrowseQueries.page.__kwdefaults__ or {}, "scan", 64)
+    filled(fake, "Orders", 200, queues=1)
+    address, pages = "/messages?topic=Orders&text=m003", 0
+    while True:
+        answer = await look(page, address)
+        pages += 1
+        if "m003 " in answer.words.partition("Body Size")[2]:
+            break
+        assert "64 messages were read for this page." in answer.words
+        (link,) = re.findall(r'rel="next" href="([^"]*)"', answer.text)
+        address = html.unescape(link)
+    assert pages == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("queue=7", "Orders has the queues 0 to 0"),
+        ("queue=x", "is not a whole number"),
+        ("offset=1", "an offset needs the number of a queue"),
+        (f"queue=0&offset={2**63}", "must be between 0 and"),
+        ("sql=size+%3E", "SQL92"),
+        ("tag=a%7Cb", "tag"),
+        ("go=sideways", "a page is older or newer"),
+    ],
+)
+async def test_a_wrong_filter_is_said_beside_the_form(
+    fake: FakeBroker, page: Browser, query: str, reason: str
+) -> None:
+    filled(fake, "Orders", 3)
+    answer = await look(page, f"/messages?topic=Orders&{query}")
+    assert answer.status == 400
+    assert reason in answer.words
+
+
+async def test_only_the_live_tail_follows(fake: FakeBroker, page: Browser) -> None:
+    filled(fake, "Orders", LIMIT + 5)
+    still = await look(page, "/messages?topic=Orders")
+    assert "data-live" not in still.text
+    tail = await look(page, "/messages?topic=Orders&live=1")
+    assert "data-live" in tail.text
+    assert 'rel="next"' not in tail.text
+
+
+async def test_a_download_has_lines_in_order_and_bounds(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = filled(fake, "Orders", 90)
+    fake.put("Orders", b"\xff\x00", queue_id=1)
+    names.append("ff00")
+
+    async def download(query: str) -> tuple[list[str], str]:
+        answer = await look(page, f"/messages.jsonl?topic=Orders&{query}")
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        rows = [json.loads(line) for line in answer.text.splitlines()]
+        bodies = [row.get("body") or row["body_hex"] for row in rows]
+        return bodies, answer.headers["content-disposition"]
+
+    whole = 'attachment; filename="messages.jsonl"'
+    assert await download("") == (names[::-1], whole)
+    assert await download("from=2020-01-01T00:00") == (names, whole)
+    assert await download("text=m01") == ([f"m01{n}" for n in range(9, -1, -1)], whole)
+    cut = whole.replace("messages", "messages-incomplete")
+    monkeypatch.setattr(search_pages, "DOWNLOAD_ROWS", 10)
+    assert await download("") == (names[:-11:-1], cut)
+    monkeypatch.setattr(search_pages, "DOWNLOAD_ROWS", 1_000)
+    monkeypatch.setattr(search_pages, "DOWNLOAD_BYTES", 1_500)
+    bodies, name = await download("queue=0")
+    assert name == cut
+    # one pull
+    assert len(bodies) == 32
+    assert bodies == sorted(bodies, reverse=True)
+    assert (await look(page, "/messages.jsonl?topic=Orders&key=k")).status == 400
 
 
 def indexed(fake: FakeBroker, topic: str) -> None:

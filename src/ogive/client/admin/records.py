@@ -6,7 +6,7 @@ Offsets number the messages of a queue; times end in ``_ms`` and count from 1970
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ogive.errors import InvalidOption
 from ogive.model import (
@@ -16,6 +16,7 @@ from ogive.model import (
     RETRY_PREFIX,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
+    MessageExt,
     MessageQueue,
 )
 
@@ -297,3 +298,33 @@ def _word(value: SettingValue | None) -> SettingValue:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else value
+
+
+def queue_record(queue: MessageQueue) -> dict[str, Any]:
+    """Return the keys that name a queue in JSON."""
+    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+
+
+def body_text(message: MessageExt) -> str | None:
+    """Return the body as text; None if it is not text."""
+    try:
+        return message.text
+    except UnicodeDecodeError:
+        return None
+
+
+def message_record(message: MessageExt) -> dict[str, Any]:
+    """Return a message as the JSON of the command line and of the console's downloads."""
+    body = body_text(message)
+    return {
+        **queue_record(message.queue),
+        "offset": message.queue_offset,
+        "id": message.id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        "born_at": message.born_at.isoformat(),
+        "stored_at": message.stored_at.isoformat(),
+        "reconsume_times": message.reconsume_times,
+        **({"body": body} if body is not None else {"body_hex": message.body.hex()}),
+    }
