@@ -6,6 +6,7 @@ package of their own, so that they can be in one process with those of an SDK.
 Source: reflection.proto of gRPC.
 """
 
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final
 
@@ -106,6 +107,8 @@ def describe(methods: Iterable[Method]) -> descriptor_pb2.FileDescriptorProto:
     for message in messages:
         messages.extend(message.nested_type)
         for field in message.field:
+            # as protoc does for other languages
+            field.json_name = re.sub("_(.)", lambda found: found[1].upper(), field.name)
             if field.type_name.startswith(own):
                 field.type_name = f".{PACKAGE}.{field.type_name.removeprefix(own)}"
     service = file.service.add(name="MessagingService")

@@ -55,7 +55,8 @@ class Sdk:
     runs: Callable[[Path], list[str]]
 
 
-def _run(*command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+def run(*command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    """Run a command. Raises AssertionError with what it said if it fails."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -68,7 +69,7 @@ def _run(*command: str, cwd: Path | None = None, env: Mapping[str, str] | None =
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
-def _made(name: str, sources: list[Path], make: Callable[[Path], None]) -> Path:
+def made(name: str, sources: list[Path], make: Callable[[Path], None]) -> Path:
     """A folder in the cache, filled by *make* when one of its *sources* has changed."""
     kept = CACHE.with_name("rocketmq-sdks") / f"{name}-{digest(sources)}"
     if not kept.exists():
@@ -84,11 +85,11 @@ def _java() -> list[str]:
 
     def make(folder: Path) -> None:
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={folder / 'jars'}"]
-        _run("mvn", "-q", "-B", "-f", str(sources[0]), *goal)
+        run("mvn", "-q", "-B", "-f", str(sources[0]), *goal)
         jars = (folder / "jars").read_text()
-        _run("javac", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), str(sources[1]))
+        run("javac", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), str(sources[1]))
 
-    folder = _made("java", sources, make)
+    folder = made("java", sources, make)
     path = os.pathsep.join([str(folder), (folder / "jars").read_text()])
     return ["java", *CLIENT_JVM, "-cp", path, "Talk"]
 
@@ -103,9 +104,9 @@ def _python() -> list[str]:
         find = "import sysconfig; print(sysconfig.get_path('purelib'))"
         target = subprocess.check_output([python, "-c", find], text=True).strip()
         pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        _run(*pip, "--no-deps", "--require-hashes", "--target", target, "-r", str(packages))
+        run(*pip, "--no-deps", "--require-hashes", "--target", target, "-r", str(packages))
 
-    folder = _made("python", [packages], make)
+    folder = made("python", [packages], make)
     return [str(folder / "venv" / "bin" / "python"), str(HERE / "python" / "talk.py")]
 
 
@@ -115,9 +116,9 @@ def _go() -> list[str]:
     sources = [source / "talk.go", source / "go.mod", source / "go.sum"]
 
     def make(folder: Path) -> None:
-        _run("go", "build", "-mod=readonly", "-o", str(folder / "talk"), ".", cwd=source)
+        run("go", "build", "-mod=readonly", "-o", str(folder / "talk"), ".", cwd=source)
 
-    return [str(_made("go", sources, make) / "talk")]
+    return [str(made("go", sources, make) / "talk")]
 
 
 @cache
@@ -128,10 +129,10 @@ def _node() -> list[str]:
     def make(folder: Path) -> None:
         for file in sources:
             shutil.copy(file, folder)
-        _run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+        run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
     # modules are searched for beside the program
-    return ["node", str(_made("node", sources, make) / "talk.js")]
+    return ["node", str(made("node", sources, make) / "talk.js")]
 
 
 def _runs_java(_: Path) -> list[str]:

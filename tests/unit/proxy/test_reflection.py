@@ -45,6 +45,7 @@ async def test_the_service_is_listed_and_described(
         assert described.client_streaming == (method.kind is CallKind.BOTH_STREAMS)
     properties = pool.FindMessageTypeByName("apache.rocketmq.v2.SystemProperties")
     assert properties.fields_by_name["born_timestamp"].number == 7
+    assert properties.fields_by_name["born_timestamp"].json_name == "bornTimestamp"
 
 
 async def test_files_are_found_by_name_and_other_things_are_not(
