@@ -95,7 +95,7 @@ async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConf
     async with AsyncExitStack() as running:
         # until everything else has stopped
         running.callback(asyncio.create_task(manager.watch(), name="watchdog").cancel)
-        backend = ClusterBackend(client)
+        backend = ClusterBackend(client, options.cluster)
         running.push_async_callback(backend.close)
         backend.client.on_failure.append(lambda error: _fail(failed, error))
         await backend.start()

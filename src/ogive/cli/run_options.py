@@ -560,7 +560,16 @@ PROXY: Final = Command(
         ),
         titled("TLS of the port", *_SERVER_TLS),
         titled("probes, metrics and log", *_probes("serve"), LOG_FORMAT, VERBOSE),
-        titled("the cluster", *CLUSTER),
+        titled(
+            "the cluster",
+            option(
+                "--cluster",
+                metavar="NAME",
+                help="serve only this one of the clusters that the name servers know (default: all "
+                "brokers, as one cluster)",
+            ),
+            *CLUSTER,
+        ),
     ),
     defaults={"no_grpc": False},
 )

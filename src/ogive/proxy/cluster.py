@@ -54,7 +54,7 @@ from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.acls import ENABLED
 from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.bodies.routes import QueueData
+from ogive.wire.bodies.routes import QueueData, TopicRouteData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header
@@ -228,12 +228,14 @@ class ClusterBackend:
     """See Backend. Call ``start()`` before use and ``close()`` after it.
 
     With credentials in *config* the cluster has access control, and they must be allowed to read
-    its users and rules.
+    its users and rules. *cluster* is the name of the only cluster that is served, of those that the
+    name servers know; without it all are, as one.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, cluster: str | None = None) -> None:
         self.client = ClientInstance(config, proxying=True)
         self._config = config
+        self._cluster = cluster
         self._ssl = tls_context(config.ssl)
         self.releases = Releases()
         self._links: set[ClusterLink] = set()
@@ -374,8 +376,10 @@ class ClusterBackend:
     async def call_broker(
         self, pool: ConnectionPool, name: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        """Call a broker by its name. Raises NoRoute for one that no name server knows."""
-        address = self.client.routes.find_address(name)
+        """Call a broker by its name. Raises NoRoute for one that no name server knows, or that is
+        of another cluster.
+        """
+        address = None if self._cluster is not None else self.client.routes.find_address(name)
         if address is None:
             address = (await self._masters.get("")).get(name)
         if address is None:
@@ -402,7 +406,7 @@ class ClusterBackend:
 
     async def masters_of(self, topics: Iterable[str]) -> set[str]:
         """Return the addresses of the brokers of all topics that there are."""
-        found = await asyncio.gather(*map(self.client.routes.find, topics), return_exceptions=True)
+        found = await asyncio.gather(*map(self._find, topics), return_exceptions=True)
         addresses: set[str] = set()
         for route in found:
             if isinstance(route, BaseException):
@@ -418,11 +422,26 @@ class ClusterBackend:
 
     async def _read_masters(self, _: str) -> Mapping[str, str]:
         info = await self.client.ask_name_server(rpc.get_cluster_info)
-        return {
+        masters = {
             name: broker.addresses[MASTER_ID]
             for name, broker in sorted(info.brokers.items())
-            if MASTER_ID in broker.addresses
+            if MASTER_ID in broker.addresses and self._cluster in (None, broker.cluster)
         }
+        if self._cluster is not None and not masters:
+            known = ", ".join(sorted(info.clusters)) or "none"
+            raise NoRoute(
+                f'{self.client.name_servers} knows no broker of cluster "{self._cluster}"; '
+                f"clusters: {known}"
+            )
+        return masters
+
+    async def _find(self, topic: str) -> TopicRouteData:
+        """Return the route of a topic, with the brokers that are served. Raises OgiveError."""
+        route = await self.client.routes.find(topic)
+        if self._cluster is None:
+            return route
+        served = tuple(one for one in route.brokers if one.cluster == self._cluster)
+        return replace(route, brokers=served)
 
     async def _of_any_broker(self, ask: Callable[[ConnectionPool, str], Awaitable[T]]) -> T:
         """Return the answer of the first broker, by name, that can be reached and does not raise
@@ -439,7 +458,7 @@ class ClusterBackend:
     # --- topics and groups ------------------------------------------------------------------------
 
     async def route(self, topic: str) -> Sequence[QueueData]:
-        route = await self.client.routes.find(topic)
+        route = await self._find(topic)
         masters = {one.broker_name for one in route.brokers if MASTER_ID in one.addresses}
         rows = [row for row in route.queues if row.broker_name in masters]
         if not rows:
@@ -450,7 +469,7 @@ class ClusterBackend:
         return await self._types.get(topic)
 
     async def _read_type(self, topic: str) -> str:
-        route = await self.client.routes.find(topic)
+        route = await self._find(topic)
         error: OgiveError | None = None
         for address in self.client.routes.group_brokers(route):
             try:

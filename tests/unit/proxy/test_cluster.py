@@ -5,6 +5,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -312,6 +313,40 @@ async def test_a_broker_that_refuses_a_client_does_not_keep_it_from_the_others()
             with pytest.raises(CallError, match="no group g here"):
                 await stream.next()
         await backend.close()
+
+
+async def test_one_of_several_clusters_is_served(
+    name_server: NameServer, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    settings = {"name_servers": (name_server.address,), "data": tmp_path / "other"}
+    ours = await start_broker(name_servers=(name_server.address,))
+    other = await start_broker(name="broker-b", cluster="Other", **settings)
+    backend = ClusterBackend(ClientConfig(name_server=name_server.address), "Other")
+    await backend.start()
+    sdk = Sdk(Service(backend).methods())
+    async with asyncio.timeout(60):
+        while (await sdk.route("T")).status.code != pb.OK:
+            await asyncio.sleep(0.02)
+    queues = (await sdk.route("T")).message_queues
+    assert {queue.broker.name for queue in queues} == {"broker-b"}
+    async with Telemetry(sdk) as stream:
+        await stream.settings(publishing("T"))
+        assert (await sdk.send(message("T"))).status.code == pb.OK
+        assert other.context.clients.producers
+        assert not ours.context.clients.producers
+    assert other.context.store.stats().puts == 1
+    response = await sdk.ack("T", handle("broker-a"))
+    assert 'broker "broker-a" is not known' in response.status.message
+    await backend.close()
+
+
+async def test_a_cluster_that_nobody_knows_is_not_served(
+    broker: Broker, name_server: NameServer
+) -> None:
+    backend = ClusterBackend(ClientConfig(name_server=name_server.address), "Typo")
+    with pytest.raises(NoRoute, match='no broker of cluster "Typo"; clusters: DefaultCluster'):
+        await backend.start()
+    await backend.close()
 
 
 async def test_a_client_that_goes_is_gone_whatever_a_broker_says() -> None:
