@@ -219,6 +219,20 @@ def java_command(
     return ["java", *_OPENS, *jvm, *given, "-cp", class_path(version), main, *args]
 
 
+def access_control(user: str, password: str) -> dict[str, str]:
+    """Lines of broker.conf that turn access control on, with a super user."""
+    providers = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
+    inner = {"accessKey": user, "secretKey": password}
+    return {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "authenticationMetadataProvider": providers.format("authentication", "Authentication"),
+        "authorizationMetadataProvider": providers.format("authorization", "Authorization"),
+        "initAuthenticationUser": json.dumps({"username": user, "password": password}),
+        "innerClientAuthenticationCredentials": json.dumps(inner),
+    }
+
+
 @dataclass(slots=True)
 class Apache:
     """A name server and a broker in *directory*; either can be left out.

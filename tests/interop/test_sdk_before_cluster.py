@@ -1,4 +1,7 @@
-"""The scenarios of the SDKs on ``ogive proxy``, before ogive's broker and before Apache's."""
+"""The scenarios of the SDKs on ``ogive proxy``, before ogive's broker and before Apache's.
+
+Those about a server's own TLS are left out: the proxy's port is the same as that of ``ogive up``.
+"""
 
 import subprocess
 import sys
@@ -8,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
+import ogive
+from ogive.testing import Broker
+from tests.interop.apache import Apache, access_control
+from tests.interop.sdk.sdks import Sdk, Talk
 from tests.interop.sdk.servers import Server
 from tests.interop.test_sdk_scenarios import (
+    ROOT,
+    Guarded,
     client,
+    exchange,
     limits,
     sdk,
     talk,
@@ -30,7 +40,9 @@ from tests.interop.test_sdk_scenarios import (
     test_tags,
     test_transactions,
     test_with_remoting_clients,
+    test_wrong_credentials,
     test_wrong_type,
+    write_root,
 )
 from tests.peers import start_broker
 from tests.processes import stop, wait_until
@@ -56,21 +68,22 @@ __all__ = [
     "test_tags",
     "test_transactions",
     "test_with_remoting_clients",
+    "test_wrong_credentials",
     "test_wrong_type",
 ]
 pytestmark = [pytest.mark.sdk, pytest.mark.nightly, pytest.mark.waits(240)]
 
+USER = ("shop", "shop-secret-0815")
+"""A user of the cluster with access control, who may send and receive."""
+
 
 @contextmanager
-def start_proxy(name_server: str, folder: Path) -> Iterator[str]:
+def start_proxy(name_server: str, folder: Path, *options: str) -> Iterator[str]:
     """Run ``ogive proxy``; yield where its gRPC port listens."""
     log = folder / "proxy.out"
+    command = [sys.executable, "-m", "ogive", "proxy", "-n", name_server, "--grpc-port", "0"]
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ogive", "proxy", "-n", name_server, "--grpc-port", "0"],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+        process = subprocess.Popen([*command, *options], stdout=out, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: "grpc=" in log.read_text(), process, log, "ogive proxy")
         yield log.read_text().partition("grpc=")[2].split()[0]
@@ -88,3 +101,31 @@ def server(
         start_proxy(broker.name_server, folder) as endpoints,
     ):
         yield Server(broker, endpoints)
+
+
+@pytest.fixture(scope="module", params=["ogive", "apache"])
+def guarded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Guarded]:
+    """A proxy before a broker with access control: ogive's lists no passwords, Apache's does."""
+    folder = tmp_path_factory.mktemp("guarded")
+    credentials = ("--credentials", write_root(folder))
+    guarding: Apache | Broker
+    if request.param == "apache":
+        guarding = Apache(folder, access_control(*ROOT))
+    else:
+        guarding = Broker(data=folder / "store", options=("--acl", *credentials))
+    with guarding as broker:
+        # the proxy reads users and rules at its start, and then every 10 s
+        with ogive.Admin(client=Guarded(Server(broker, "")).config()) as admin:
+            admin.create_user(*USER)
+            admin.allow(USER[0], "Topic:*", ["Pub", "Sub"])
+            admin.allow(USER[0], "Group:*", ["Sub"])
+        with start_proxy(broker.name_server, folder, *credentials) as endpoints:
+            yield Guarded(Server(broker, endpoints))
+
+
+def test_credentials(sdk: Sdk, guarded: Guarded, topic: str, group: str) -> None:
+    """With credentials of a user of the cluster"""
+    with Talk(sdk) as talk:
+        exchange(talk, guarded, topic, group, access_key=USER[0], secret_key=USER[1])

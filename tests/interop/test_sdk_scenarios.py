@@ -466,18 +466,29 @@ def test_restart(client: Client) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A server with access control and TLS. *authority*: the file with who signed for it."""
+    """A server with access control. *authority*: the file with who signed for it; None without
+    TLS.
+    """
 
     server: Server
-    authority: Path
+    authority: Path | None = None
 
     def config(self) -> ogive.ClientConfig:
         """What the super user's remoting clients are started with."""
+        file = self.authority
         return ogive.ClientConfig(
             name_server=self.server.name_server,
-            ssl=ssl.create_default_context(cafile=str(self.authority)),
+            ssl=False if file is None else ssl.create_default_context(cafile=str(file)),
             credentials=ogive.Credentials(access_key=ROOT[0], secret_key=ROOT[1]),
         )
+
+
+def write_root(folder: Path) -> str:
+    """Write the credentials of the super user; return the file's name."""
+    file = folder / "root.yml"
+    file.write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
+    file.chmod(0o600)
+    return str(file)
 
 
 @pytest.fixture(scope="module")
@@ -491,9 +502,7 @@ def guarded(flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Itera
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
         folder / "server.pem"
     )
-    (folder / "root.yml").write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
-    (folder / "root.yml").chmod(0o600)
-    options = ("--acl", "--credentials", str(folder / "root.yml"), "--tls-mode", "permissive")
+    options = ("--acl", "--credentials", write_root(folder), "--tls-mode", "permissive")
     certificate = ("--tls-cert", str(folder / "server.pem"), "--tls-key")
     with start_server(
         flavour, folder, *options, *certificate, str(folder / "server.pem")

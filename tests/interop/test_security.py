@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 import ogive
 from ogive import aio
 from ogive.errors import NoPermission, OgiveError
-from tests.interop.apache import BROKER_JVM, NAME_SERVER_JVM, Apache
+from tests.interop.apache import BROKER_JVM, NAME_SERVER_JVM, Apache, access_control
 
 ROOT = ogive.Credentials(access_key="root", secret_key="root-secret")
 
@@ -18,18 +18,7 @@ ROOT = ogive.Credentials(access_key="root", secret_key="root-secret")
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
     """A broker that asks who is there."""
-    settings = {
-        "authenticationEnabled": "true",
-        "authorizationEnabled": "true",
-        "authenticationMetadataProvider": (
-            "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
-        ),
-        "authorizationMetadataProvider": (
-            "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
-        ),
-        "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
-        "innerClientAuthenticationCredentials": '{"accessKey":"root","secretKey":"root-secret"}',
-    }
+    settings = access_control("root", "root-secret")
     with Apache(tmp_path_factory.mktemp("guarded"), settings) as running:
         yield running
 
