@@ -309,6 +309,23 @@ def test_a_replayed_batch_is_written_once(
         assert found == sorted(bodies(610))
 
 
+@pytest.mark.parametrize("copy", ["idempotent", "transactional"], indirect=True)
+def test_a_checkpoint_that_was_set_back_is_refused(
+    copy: Copy, load: Callable[..., DataFrame], topic: str, tmp_path: Path, admission: bool
+) -> None:
+    """It would write other rows under the numbers of batches that are finished."""
+    if not admission:
+        pytest.skip("this Spark reads everything in one batch")
+    copy.run(maxOffsetsPerTrigger="200")
+    for kind in ("offsets", "commits"):
+        for batch in (1, 2):
+            for name in (str(batch), f".{batch}.crc"):
+                (tmp_path / "checkpoint" / kind / name).unlink(missing_ok=True)
+    with pytest.raises(PySparkException, match="its checkpoint was set back, or is an older copy"):
+        copy.run(maxOffsetsPerTrigger="200")
+    assert arrived(load, topic)[0] == sorted(bodies(600))
+
+
 def test_a_batch_that_failed_half_way_is_written_once(
     copy: Copy,
     request: pytest.FixtureRequest,

@@ -208,6 +208,30 @@ def test_an_old_driver_that_is_still_alive_doubles_nothing(lake: Lake) -> None:
 
 
 @BOTH
+def test_a_driver_whose_batch_another_one_has_written_fails(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has a copy of the state, and commits while ours writes: its batch has the same
+    number and other messages. Delta stores one of the two, and Iceberg both.
+    """
+    lake.send(5)
+    lake.run()
+    lake.send(5, 5)
+    table = type(TABLES[lake.format](lake.place))
+    append = table.append
+
+    def second(self: Table, rows: DataFrame, batch: TableBatch) -> None:
+        append(self, rows.limit(1), TableBatch(batch.stream, batch.number, "0" * 16))
+        append(self, rows, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "append", second)
+        with pytest.raises(StreamingQueryException, match="another driver has written batch 1"):
+            lake.run()
+    assert lake.table().count() == (11 if lake.format == "delta" else 21)
+
+
+@BOTH
 def test_two_archives_write_one_table_at_the_same_time(lake: Lake, tmp_path: Path) -> None:
     other = Lake(
         lake.spark, lake.wire, f"{lake.topic}_B", lake.format, lake.place, tmp_path / "other"

@@ -71,6 +71,8 @@ _OWNER: Final = "ogive-archive."
 _BATCH: Final = "ogive-batch"
 """Entry of a snapshot's summary."""
 _ATTEMPTS: Final = 5
+_RECENT: Final = 100
+"""Commits, also those of others, in which a batch of another driver is looked for."""
 _OTHERS_WROTE: Final = re.compile(
     r"\b(?:Concurrent\w+|MetadataChanged|ProtocolChanged|CommitFailed)Exception\b"
 )
@@ -109,6 +111,10 @@ def stream_of(checkpoint: Path) -> str | None:
     return str(json.loads(file.read_text("utf-8"))["id"]) if file.exists() else None
 
 
+def _limit(count: int | None) -> str:
+    return "" if count is None else f" LIMIT {count}"
+
+
 class Table(ABC):
     """A table that takes a batch once. Calls are made in the session of a stream's batch."""
 
@@ -126,8 +132,8 @@ class Table(ABC):
         """Create the table, unless it exists."""
 
     @abstractmethod
-    def commits(self, spark: SparkSession) -> list[str]:
-        """Return the names that commits carry, as far back as the table keeps its history."""
+    def commits(self, spark: SparkSession, newest: int | None = None) -> list[str]:
+        """Return the names that the *newest* commits carry, or all that the history has."""
 
     @abstractmethod
     def append(self, rows: DataFrame, batch: TableBatch) -> None:
@@ -169,9 +175,10 @@ class DeltaTable(Table):
             "PARTITIONED BY (topic, date)"
         )
 
-    def commits(self, spark: SparkSession) -> list[str]:
-        history = spark.sql(f"DESCRIBE HISTORY {self.name}").where("userMetadata IS NOT NULL")
-        return [row.userMetadata for row in history.select("userMetadata").collect()]
+    def commits(self, spark: SparkSession, newest: int | None = None) -> list[str]:
+        history = spark.sql(f"DESCRIBE HISTORY {self.name}{_limit(newest)}")
+        named = history.where("userMetadata IS NOT NULL").select("userMetadata")
+        return [row.userMetadata for row in named.collect()]
 
     def append(self, rows: DataFrame, batch: TableBatch) -> None:
         (
@@ -231,14 +238,14 @@ class IcebergTable(Table):
             "PARTITIONED BY (topic, days(storeTimestamp))"
         )
 
-    def commits(self, spark: SparkSession) -> list[str]:
+    def commits(self, spark: SparkSession, newest: int | None = None) -> list[str]:
         found = spark.sql(
             # the name is quoted
             "SELECT coalesce("  # noqa: S608
             "s.summary['published-wap-id'], s.summary['wap.id'], "
             f"s.summary['{_BATCH}']) AS name "
             f"FROM {self.name}.history h JOIN {self.name}.snapshots s USING (snapshot_id) "
-            "WHERE h.is_current_ancestor"
+            f"WHERE h.is_current_ancestor ORDER BY h.made_current_at DESC{_limit(newest)}"
         ).where("name IS NOT NULL")
         return [row["name"] for row in found.collect()]
 
@@ -292,10 +299,14 @@ class ArchiveTable:
         if not self._checked and self._has(rows, batch):
             self.summary.notes.append(f"batch {number} is in the table already")
             return
+        if self._checked:
+            self._refuse_other_driver(rows.sparkSession, batch)
         self._checked = True
         for attempt in range(_ATTEMPTS):
             try:
                 self.table.append(rows, batch)
+                # Delta stores nothing, and says nothing, if it has a batch of this number
+                self._refuse_other_driver(rows.sparkSession, batch)
                 return
             except SPARK_ERRORS as exc:
                 if attempt == _ATTEMPTS - 1 or not _OTHERS_WROTE.search(str(exc)):
@@ -316,11 +327,7 @@ class ArchiveTable:
         # each change is a commit, with which transactions of others collide
         if needed.items() - properties.items():
             self.table.set_properties(spark, needed)
-        ours = [
-            one
-            for one in map(TableBatch.parse, self.table.commits(spark))
-            if one is not None and one.stream == batch.stream
-        ]
+        ours = self._batches(spark, batch.stream)
         newest = max(ours, key=lambda one: one.number, default=None)
         if newest is not None and newest.number >= batch.number:
             if newest == batch:
@@ -341,6 +348,25 @@ class ArchiveTable:
         if newest is None:
             self._refuse_rows(spark, batch)
         return False
+
+    def _batches(
+        self, spark: SparkSession, stream: str, newest: int | None = None
+    ) -> list[TableBatch]:
+        """Return the batches of *stream* among the *newest* commits of the table."""
+        found = map(TableBatch.parse, self.table.commits(spark, newest))
+        return [one for one in found if one is not None and one.stream == stream]
+
+    def _refuse_other_driver(self, spark: SparkSession, batch: TableBatch) -> None:
+        """Raise OgiveError if the table has other rows as the batch of this number, or a later one:
+        then another driver runs with a copy of the checkpoint.
+        """
+        for one in self._batches(spark, batch.stream, _RECENT):
+            if one.number >= batch.number and one != batch:
+                raise OgiveError(
+                    f"another driver has written batch {one.number} of this archive, with other "
+                    f"messages than this one: two run with copies of {self.checkpoint}. End both, "
+                    "and go on with the copy of the one that did not fail"
+                )
 
     def _refuse_rows(self, spark: SparkSession, batch: TableBatch) -> None:
         """Raise OgiveError if the table has rows of *batch*, and no commit says why.

@@ -62,6 +62,8 @@ class Sent(WriterCommitMessage):
     halves: tuple[Half, ...] = ()
     invalid: int = 0
     """Rows that no broker would accept; with invalidRows=deadLetter they are in *rows* too."""
+    skipped: bool = False
+    """True if the batch was finished before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +344,14 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             SEEN.may_repeat(attempt.query_id, attempt.run_id, attempt.batch_id)
             or attempt.number > 0
         )
-        if repeated and batches.next_batch() > attempt.batch_id:
+        if repeated and (following := batches.next_batch()) > attempt.batch_id:
+            # Spark repeats the last batch only
+            if following > attempt.batch_id + 1:
+                raise OgiveError(
+                    f"batch {following - 1} of query {attempt.query_id} is written already, and "
+                    f"this driver is at batch {attempt.batch_id}: its checkpoint was set back, or "
+                    "is an older copy. Use the newest checkpoint, or a new one"
+                )
             log.warning(
                 "skipped batch %d of query %s, which Spark repeats: it is already written",
                 attempt.batch_id,
@@ -350,7 +359,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             )
             for _ in iterator:
                 pass
-            return Sent(0, (), attempt.query_id)
+            return Sent(0, (), attempt.query_id, skipped=True)
         first = (
             attempt.batch_id == 0 and attempt.number == 0 and batches.is_first_run(attempt.run_id)
         )
@@ -373,6 +382,12 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         query_id = next((message.query_id for message in sent), None)
         if self._options.delivery != "atLeastOnce" and query_id is not None:
             batches = BatchLog(self._cluster, query_id)
+            if batches.next_batch() > batchId and not any(one.skipped for one in sent):
+                raise OgiveError(
+                    f"another driver has written batch {batchId} of query {query_id} meanwhile: "
+                    "two run with copies of one checkpoint. Rows may be missing or stored twice "
+                    "from this batch on. End one of them; the other goes on with the next start"
+                )
             topics = tuple(sorted({topic for message in sent for topic in message.topics}))
             if self._options.delivery == "transactional":
                 begins = {topic: batches.begin(topic) for topic in topics}

@@ -94,8 +94,8 @@ class MemoryTable(Table):
     def create(self, _: Any, __: str) -> None:
         pass
 
-    def commits(self, _: Any) -> list[str]:
-        return [str(batch) for batch in self.appended]
+    def commits(self, _: Any, newest: int | None = None) -> list[str]:
+        return [str(batch) for batch in self.appended[-(newest or 0) :]]
 
     def append(self, _: Any, batch: TableBatch) -> None:
         self.appended.append(batch)
@@ -122,14 +122,15 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def write(
-    table: MemoryTable, rows: Rows, checkpoint: Path, monkeypatch: Any, number: int = 1
+    table: MemoryTable, rows: Rows, checkpoint: Path, monkeypatch: Any, *numbers: int
 ) -> None:
-    """Write the batch that is planned, as Spark lets a new run do it."""
+    """Write batches as Spark lets a new run do it: without numbers, the one that is planned."""
     monkeypatch.setattr(sys.modules[ArchiveTable.__module__], "f", SimpleNamespace(col=Condition))
     batch: Any = SimpleNamespace(sparkSession=SimpleNamespace(table=lambda _: rows))
     summary = Summary("archive")
     writer = ArchiveTable(table, checkpoint, ["Orders"], Stop(), summary, None, Namespace("Shop"))
-    writer.write(batch, number)
+    for number in numbers or (1,):
+        writer.write(batch, number)
 
 
 @pytest.mark.parametrize(("offset", "refused"), [(2, False), (3, True), (5, True), (6, False)])
@@ -173,3 +174,33 @@ def test_a_table_that_lacks_batches_which_the_checkpoint_has_finished_is_refused
     write(table, Rows([]), checkpoint, monkeypatch, 2)
     write(table, Rows([]), checkpoint, monkeypatch, 3)
     assert [batch.number for batch in table.appended] == [1, 2, 3]
+
+
+class AnotherDriver(MemoryTable):
+    """A table to which a driver with a copy of the checkpoint writes batch 2 with other messages:
+    before ours is looked for, or while it is written.
+    """
+
+    def __init__(self, *, before: bool) -> None:
+        super().__init__()
+        self._before = before
+
+    def append(self, _: Any, batch: TableBatch) -> None:
+        theirs = TableBatch(batch.stream, 2, "0" * 16)
+        if batch.number == 1:
+            self.appended += [batch, theirs] if self._before else [batch]
+        else:
+            # as Delta: of a number that it has, it stores nothing
+            self.appended.append(theirs)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_of_two_drivers_with_copies_of_a_checkpoint_the_second_fails(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    table = AnotherDriver(before=before)
+    shutil.copy(checkpoint / "offsets" / "1", checkpoint / "offsets" / "2")
+    written = "another driver has written batch 2 of this archive, with other messages"
+    with pytest.raises(OgiveError, match=written):
+        write(table, Rows([]), checkpoint, monkeypatch, 1, 2)
+    assert [batch.number for batch in table.appended] == [1, 2]

@@ -106,6 +106,37 @@ def test_the_first_batch_of_a_query(told: list[tuple[str, int]]) -> None:
     assert told == [("SPARK_SINK_BATCHES", 1), ("Orders", 0)]
 
 
+IDEMPOTENT = {"nameServer": "127.0.0.1:9876", "topic": "Orders", "delivery": "idempotent"}
+
+
+def test_a_driver_that_wrote_a_batch_of_another_one_is_told_so(told: list[tuple[str, int]]) -> None:
+    """Both have copies of one checkpoint. A batch that all of its tasks skipped is in order."""
+    target = sink.StreamSink(SinkOptions.parse(IDEMPOTENT))
+    told.append(("SPARK_SINK_BATCHES", 5))
+    target.commit([sink.Sent(0, (), "7f", skipped=True)], 4)
+    with pytest.raises(OgiveError, match="another driver has written batch 4 of query 7f"):
+        target.commit([sink.Sent(3, ("Orders",), "7f")], 4)
+    target.commit([sink.Sent(3, ("Orders",), "7f")], 5)
+    assert told[-2:] == [("SPARK_SINK_BATCHES", 6), ("Orders", 0)]
+
+
+def test_a_batch_before_the_last_one_is_refused(
+    told: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark repeats the last batch only: the checkpoint was set back, or is a copy."""
+    told.append(("SPARK_SINK_BATCHES", 5))
+    target = sink.StreamSink(SinkOptions.parse(IDEMPOTENT))
+
+    def write(batch: int) -> sink.Sent:
+        attempt = sink.Attempt(query_id="set back", run_id=f"run {batch}", batch_id=batch)
+        monkeypatch.setattr(sink.Attempt, "current", classmethod(lambda _: attempt))
+        return target.write(iter([pa.RecordBatch.from_arrays([pa.array(["row"])], ["body"])]))
+
+    assert write(4).skipped
+    with pytest.raises(OgiveError, match=r"batch 4 .* is written already, .* at batch 3: .* copy"):
+        write(3)
+
+
 def test_a_batch_write(told: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit looks for what it cannot know after an answer was lost."""
     recalled: list[set[str]] = []
