@@ -56,7 +56,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What an action will do. *about*: topic and group, for links and the audit log. *carry_out*
+    """Effect of an action. *about*: topic and group, for links and the audit log. *carry_out*
     does it and returns a sentence; None if there is nothing to do.
     """
 

@@ -1,4 +1,4 @@
-"""What a pipeline would read and where it would write, without a Spark session.
+"""Input and target of a run of a pipeline, found without a Spark session.
 
 Offsets, batches and tasks come from the readers that Spark would call, with the options that the
 pipeline would give them; they send the same requests, and store nothing.
@@ -45,14 +45,14 @@ class PlannedRead:
 
 @dataclass(slots=True)
 class Explanation:
-    """What a run of a pipeline would do now."""
+    """Input and target of a run that began now."""
 
     pipeline: str
     """Name of the pipeline."""
     reads: list[PlannedRead] = field(default_factory=list)
     """Reads of topics."""
     writes: str = ""
-    """Where it writes, and in which form."""
+    """Target, and the form of what is written there."""
     notes: list[str] = field(default_factory=list)
     """Further information."""
 

@@ -99,7 +99,7 @@ class PipelineProgress:
     rows: int
     """Messages so far."""
     what: str
-    """What happened to them, such as "messages archived"."""
+    """Words for the messages in the line, such as "messages archived"."""
     rows_per_s: float
     """Messages a second: in a stream those of the last batch, else the mean so far."""
     lag: int | None = None
