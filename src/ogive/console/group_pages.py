@@ -35,6 +35,7 @@ class GroupRow:
 
     *lag* is None if it is unknown: no broker answered, or the members broadcast. *behind_s* is the
     age of the oldest progress. *consumed*: the sum of all positions, which grows with consumption.
+    *in_flight*: messages that members were given and have not acknowledged, as on leases of pop.
     """
 
     name: str
@@ -45,6 +46,7 @@ class GroupRow:
     lag: int | None
     behind_s: float | None
     retries: int
+    in_flight: int
     consumed: int
     trouble: str | None
 
@@ -305,6 +307,7 @@ class GroupQueries:
             lag=sum(row.lag for row in queues) if known else None,
             behind_s=self._behind_s(queues) if known else None,
             retries=sum(row.lag for row in queues if row.queue.topic.startswith(RETRY_PREFIX)),
+            in_flight=sum(max(0, row.pull_offset - row.consumer_offset) for row in rows.values()),
             consumed=sum(max(0, row.consumer_offset) for row in queues),
             trouble="; ".join(
                 f"{broker}: {text}" for broker, text in sorted(progress.troubles.items())

@@ -75,6 +75,20 @@ def holds(broker: FakeBroker, topic: str, *, queue_id: int = 0) -> None:
     broker.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps([])))
 
 
+async def test_messages_on_leases_are_in_flight(fake: FakeBroker, page: Browser) -> None:
+    groups_are(fake, "billing")
+    stands_at(fake, Orders=(2, 9))
+    table = {
+        MessageQueue("Orders", fake.name, queue_id): OffsetWrapper(
+            broker_offset=9, consumer_offset=2, last_timestamp=0, pull_offset=taken
+        )
+        # a broker of 4.x does not tell the last one
+        for queue_id, taken in enumerate((7, 2, 0))
+    }
+    fake.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps(table, 0.0)))
+    assert "In flight 5 given to members" in (await look(page, "/groups/billing")).words
+
+
 # --- hostile --------------------------------------------------------------------------------------
 
 
