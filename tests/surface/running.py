@@ -252,6 +252,7 @@ class Scene:
         self.run("acl allow", "ann", "Topic:Orders", "Pub", "--from", "127.0.0.1")
         self.run("acl deny", "ann", "Group:billing", "Sub")
         self.run("acl list")
+        self.run("acl export")
         with (
             ogive.Producer(client=self._client("ann", "password")) as producer,
             contextlib.suppress(ogive.errors.OgiveError),
@@ -277,12 +278,16 @@ class Scene:
         self.run_alone("errors", "17")
         add = ("context", "add", "shop", "-n", self.name_server)
         assert command.run(*add, "--credentials", str(self.folder / "root")).code == 0
-        assert command.run("context", "add", "bare", "-n", self.name_server).code == 0
+        self.run_alone("context add", "bare", "-n", self.name_server)
         self.run_alone("context list")
+        self.run_alone("context use", "bare")
+        self.run_alone("context remove", "bare")
 
     def _settings(self) -> None:
         """Change the settings of topics by a file, and change nothing by the same file."""
         server = ("-n", self.name_server, "--credentials", str(self.folder / "root"))
+        for kind in ("topic", "group"):
+            self.run(f"{kind} export")
         exported = command.run("topic", "export", *server)
         assert exported.code == 0, exported
         file = self.folder / "topics.toml"

@@ -24,6 +24,7 @@ from ogive.wire.signing import Credentials
 from tests.raw_client import RawClient
 from tests.surface import settings, spark
 from tests.surface.lines import plain_environment, stored
+from tools.docsite import json_schemas
 from tools.docsite.api import Undocumented, field_docs
 
 UNITS: Final = {
@@ -61,6 +62,7 @@ def pages(root: Path) -> dict[str, tuple[str, str]]:
     prose = {path.name: path.read_text("utf-8") for path in (root / "docs").glob("*.md")}
     return {
         "reference/command-line.md": ("Command line", command_line_page()),
+        "reference/json.md": ("JSON output", json_schemas.page(json_schemas.schemas())),
         "reference/settings.md": ("Settings", settings_page(prose)),
         "reference/error-codes.md": ("Error codes", error_page()),
         "reference/metrics.md": ("Metrics", metrics_page(asyncio.run(broker_page()), spark.page())),

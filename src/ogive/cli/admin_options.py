@@ -158,7 +158,7 @@ ACL: Final = CommandGroup(
             "export",
             "settings_commands:export_rules",
             "print the rules as TOML, for `ogive apply`",
-            parts=(*CLUSTER,),
+            parts=(*CLUSTER, JSON),
         ),
         Command(
             "delete",
@@ -211,19 +211,20 @@ CONTEXT: Final = CommandGroup(
                 ),
                 *SECRETS,
                 option("--use", action="store_true", help="use it from now on"),
+                JSON,
             ),
         ),
         Command(
             "use",
             "connect:use_context",
             "use a context from now on",
-            parts=(option("context", metavar="NAME"),),
+            parts=(option("context", metavar="NAME"), JSON),
         ),
         Command(
             "remove",
             "connect:remove_context",
             "remove a context",
-            parts=(option("context", metavar="NAME"),),
+            parts=(option("context", metavar="NAME"), JSON),
         ),
     ),
 )
@@ -327,6 +328,7 @@ TOPIC: Final = CommandGroup(
             parts=(
                 option("topics", nargs="*", metavar="TOPIC", help="default: all"),
                 *CLUSTER,
+                JSON,
             ),
         ),
         Command(
@@ -366,6 +368,7 @@ GROUP: Final = CommandGroup(
             parts=(
                 option("groups", nargs="*", metavar="GROUP", help="default: all"),
                 *CLUSTER,
+                JSON,
             ),
         ),
         Command(

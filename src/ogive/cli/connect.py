@@ -16,7 +16,7 @@ from typing import Any, Final
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.cli.config_file import place_in_file
 from ogive.cli.logs import filter_repeated_warnings
-from ogive.cli.output import print_rows, say
+from ogive.cli.output import print_done, print_rows, say
 from ogive.client.config import ClientConfig, parse_name_servers
 from ogive.client.credential_files import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoPermission, NotANameServer, OgiveError
@@ -180,9 +180,13 @@ def add_context(options: argparse.Namespace) -> int:
                 f"there is no file {path} yet: commands that use this context will fail until "
                 "there is"
             )
-    print(
-        f"context {options.context} is "
-        f"{options.name_server}{', in use now' if contexts.current == options.context else ''}"
+    current = contexts.current == options.context
+    print_done(
+        options,
+        f"context {options.context} is {options.name_server}{', in use now' if current else ''}",
+        context=options.context,
+        name_server=options.name_server,
+        current=current,
     )
     return 0
 
@@ -192,7 +196,13 @@ def use_context(options: argparse.Namespace) -> int:
     found = contexts.get(options.context)
     contexts.current = options.context
     _save(contexts)
-    print(f"context {options.context} is in use: {found.name_server}")
+    print_done(
+        options,
+        f"context {options.context} is in use: {found.name_server}",
+        context=options.context,
+        name_server=found.name_server,
+        current=True,
+    )
     return 0
 
 
@@ -203,7 +213,9 @@ def remove_context(options: argparse.Namespace) -> int:
     if contexts.current == options.context:
         contexts.current = None
     _save(contexts)
-    print(f"context {options.context} is removed")
+    print_done(
+        options, f"context {options.context} is removed", context=options.context, deleted=True
+    )
     return 0
 
 

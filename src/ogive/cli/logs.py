@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 from ogive.text import escape, escape_json
 
+log = logging.getLogger(__name__)
+
 # limit for one place in the code; further lines are only counted
 LINES_A_SECOND: Final = 10
 # longer than the retries of one request
@@ -19,7 +21,7 @@ MAX_LINES_KNOWN: Final = 1_000
 CHANGES: Final = ("ogive.access.audit", "ogive.console.audit")
 """The loggers of administrative changes, which are always shown."""
 RECOVERY: Final = "ogive.store.recovery"
-_LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
+LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def set_up_logging(verbose: int, form: Literal["text", "json"]) -> None:
@@ -35,10 +37,19 @@ def set_up_logging(verbose: int, form: Literal["text", "json"]) -> None:
         else TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     handler.addFilter(RateFilter())
-    level = _LEVELS[min(verbose, 2)]
+    level = LEVELS[min(verbose, 2)]
     logging.basicConfig(level=level, handlers=[handler])
     for name in (*CHANGES, RECOVERY):
         logging.getLogger(name).setLevel(min(level, logging.INFO))
+
+
+def step_log_level() -> None:
+    """Change the level at a SIGHUP: from WARNING to INFO, to DEBUG, and back."""
+    root = logging.getLogger()
+    at = LEVELS.index(root.level) if root.level in LEVELS else -1
+    level = LEVELS[(at + 1) % len(LEVELS)]
+    root.setLevel(level)
+    log.warning("SIGHUP: the log level is %s now", logging.getLevelName(level))
 
 
 class TextFormatter(logging.Formatter):

@@ -15,6 +15,7 @@ from typing import Any
 
 from ogive.cli import processes, reload, worker
 from ogive.cli.connect import client_config, place, spark_options
+from ogive.cli.logs import LEVELS
 from ogive.cli.output import say
 from ogive.cli.run_options import NOT_ON_SPARK, ON_SPARK
 from ogive.client.consumer.push_consumer import found_in
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     listeners = load_listeners(options.targets)
     # after the import: an application that sets up its own logging keeps it
     logging.basicConfig(
-        level=worker.LEVELS[min(options.verbose, 2)],
+        level=LEVELS[min(options.verbose, 2)],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )

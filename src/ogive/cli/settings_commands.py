@@ -60,7 +60,7 @@ async def export_topics(options: argparse.Namespace) -> int:
             row.name for row in await admin.topics() if row.kind == "application"
         ]
         found = {name: _of_topic(await admin.topic(name)) for name in sorted(names)}
-    _print_tables("topics", found)
+    _print_tables(options, "topic", found)
     return 0
 
 
@@ -91,7 +91,9 @@ async def export_groups(options: argparse.Namespace) -> int:
         names = options.groups or [row.name for row in await admin.groups()]
         groups = [await admin.group(name) for name in sorted(names)]
     _print_tables(
-        "groups", {one.name: {name: getattr(one, name) for name in _GROUP} for one in groups}
+        options,
+        "group",
+        {one.name: {name: getattr(one, name) for name in _GROUP} for one in groups},
     )
     return 0
 
@@ -100,19 +102,25 @@ async def export_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rules = [rule for rule in await admin.access_rules() if not rule.default]
     for rule in rules:
-        print("[[rules]]")
-        _print_settings({name: getattr(rule, name) for name in _RULE})
+        settings = {name: getattr(rule, name) for name in _RULE}
+        _print_settings(options, "[[rules]]", settings)
     return 0
 
 
-def _print_tables(kind: str, found: Mapping[str, Settings]) -> None:
+def _print_tables(options: argparse.Namespace, kind: str, found: Mapping[str, Settings]) -> None:
     for name, settings in found.items():
         # a JSON string is a TOML string, too
-        print(f"[{kind}.{json.dumps(name)}]")
-        _print_settings(settings)
+        _print_settings(options, f"[{kind}s.{json.dumps(name)}]", settings, **{kind: name})
 
 
-def _print_settings(settings: Settings) -> None:
+def _print_settings(
+    options: argparse.Namespace, heading: str, settings: Settings, **named: str
+) -> None:
+    """Print a table of TOML, or with --json its settings beside the name of what has them."""
+    if options.json:
+        print_json({**named, **settings})
+        return
+    print(heading)
     for name, value in settings.items():
         print(f"{name} = {json.dumps(value)}")
     print()

@@ -21,7 +21,7 @@ from ogive.broker.config import BrokerConfig
 from ogive.broker.server import Broker
 from ogive.cli import up_checks, up_grpc, up_name_servers
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
-from ogive.cli.logs import last_line, set_up_logging
+from ogive.cli.logs import last_line, set_up_logging, step_log_level
 from ogive.cli.probes import ServiceManager
 from ogive.cli.up_name_servers import OtherNameServers
 from ogive.client.credential_files import read_credentials
@@ -212,13 +212,13 @@ async def drain(delay_s: float, stop: asyncio.Event, failed: "asyncio.Future[Any
 
 
 def hang_up(stop: asyncio.Event) -> None:
-    """Handle SIGHUP without TLS: the terminal was closed, or the signal was meant to reload
-    certificates.
+    """Handle SIGHUP without certificates to reload: stop if the terminal was closed, else change
+    the log level.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()
     else:
-        log.warning("SIGHUP: there are no certificates to reload")
+        step_log_level()
 
 
 async def _start_name_server(

@@ -19,6 +19,7 @@ from typing import Final
 from ogive.cli import probes
 from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_STOP_TIMEOUT
+from ogive.cli.logs import step_log_level
 from ogive.cli.up_checks import check_probes
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push_consumer import PushConsumer, run_until_signal
@@ -30,7 +31,6 @@ from ogive.transport.monitoring import Response
 
 log = logging.getLogger(__name__)
 
-LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 # time for closing connections and the interpreter, after the wait for running calls
 GRACE_S: Final = 10.0
 # for the log line that says why the process is ended
@@ -143,12 +143,4 @@ def step_log_level_at_hang_up() -> None:
     """
     in_terminal = sys.stdin is not None and sys.stdin.isatty()
     if not in_terminal and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _step_log_level)
-
-
-def _step_log_level() -> None:
-    root = logging.getLogger()
-    at = LEVELS.index(root.level) if root.level in LEVELS else -1
-    level = LEVELS[(at + 1) % len(LEVELS)]
-    root.setLevel(level)
-    log.warning("SIGHUP: the log level is %s now", logging.getLevelName(level))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, step_log_level)
