@@ -97,7 +97,9 @@ def is_saved(data: Path) -> bool | None:
 def is_copied(name_server: str) -> bool | None:
     """Return True if a message that was just sent is on the slave, too."""
     with ogive.Producer(name_server) as producer:
-        return producer.send("Probe", b"?").status is ogive.SendStatus.SEND_OK or None
+        # a master waits 5 s for a slave that is about to connect
+        sent = producer.send("Probe", b"?", timeout_s=15)
+    return sent.status is ogive.SendStatus.SEND_OK or None
 
 
 def move(source: Path, folder: Path) -> dict[str, str]:
@@ -180,6 +182,11 @@ def test_a_store_moves_to_a_master_with_a_slave_and_back(tmp_path: Path) -> None
             assert eventually(lambda: "Orders" in topics.read_text() or None)
             master.kill()
             assert sorted(asyncio.run(pulled(slave.address))) == sorted(sent)
+            # a member that starts now has the progress from the slave
+            with ogive.PullConsumer("Orders", name_server=address, group="billing") as member:
+                found = member.poll(timeout_s=60)
+            assert found
+            assert {message.body for message in found} <= set(sent)
             with pytest.raises(ogive.OgiveError), ogive.Producer(address) as producer:
                 producer.send("Orders", b"nobody takes it", timeout_s=3)
             master.start()

@@ -73,12 +73,23 @@ class GroupClient:
         self._timeout_s = instance.config.request_timeout_s
         self.group = group
 
-    async def _master(self, queue: MessageQueue, call: Callable[[str], Awaitable[T]]) -> T:
-        """Ask the master of the queue's broker; after a failure that blames the route, the next
-        call finds a new one.
+    async def _master(
+        self,
+        queue: MessageQueue,
+        call: Callable[[str], Awaitable[T]],
+        *,
+        or_slave: bool = False,
+    ) -> T:
+        """Ask the master of the queue's broker, or with *or_slave* a slave if no route names it;
+        after a failure that blames the route, the next call finds a new one.
         """
+        routes = self._instance.routes
         try:
-            return await call(self._instance.routes.broker_address(queue.broker_name))
+            if or_slave:
+                address, _ = routes.readable_broker(queue.broker_name)
+            else:
+                address = routes.broker_address(queue.broker_name)
+            return await call(address)
         except OgiveError as exc:
             await self._learn(exc, queue.topic)
             raise
@@ -256,7 +267,12 @@ class GroupClient:
     async def query_offset(
         self, queue: MessageQueue, *, zero_if_young: bool | None = None
     ) -> int | None:
-        """See ``api.query_consumer_offset``."""
+        """See ``api.query_consumer_offset``. While no route names the master, a slave answers: its
+        copy may be some seconds old, so that messages are delivered again.
+        """
+        if self._instance.routes.find_address(queue.broker_name) is None:
+            # a slave may lack the group's progress, which then does not begin at 0
+            zero_if_young = False
         return await self._master(
             queue,
             lambda a: rpc.query_consumer_offset(
@@ -267,6 +283,7 @@ class GroupClient:
                 zero_if_young=zero_if_young,
                 timeout_s=self._timeout_s,
             ),
+            or_slave=True,
         )
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> bool:

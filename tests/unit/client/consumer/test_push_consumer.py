@@ -829,6 +829,33 @@ async def test_a_slave_that_is_behind_does_not_set_the_group_back(
     assert "it may be behind, asking the master" in caplog.text
 
 
+async def test_a_member_that_starts_without_a_master_goes_on_where_a_slave_says(
+    broker: FakeBroker,
+) -> None:
+    """A slave that does not know the group says nothing about it, and is not asked for 0."""
+    queue = MessageQueue("Orders", "broker-a", 0)
+    queues = (QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),)
+    async with (
+        FakeBroker({"Orders": 1, RETRY: 1}) as slave,
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+    ):
+        brokers = (
+            BrokerData(
+                cluster="DefaultCluster", broker_name="broker-a", addresses={1: slave.address}
+            ),
+        )
+        route = TopicRouteData(queues=queues, brokers=brokers)
+        broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, ok(body=dumps(route.to_json())))
+        await client.routes.refresh("Orders")
+        slave.offsets["billing", "Orders", 0] = 8
+        assert await GroupClient(client, "billing").query_offset(queue) == 8
+        assert await GroupClient(client, "others").query_offset(queue) is None
+        asked = [request.ext_fields for request in slave.of(RequestCode.QUERY_CONSUMER_OFFSET)]
+        assert [fields.get("setZeroIfNotFound") for fields in asked] == ["false", "false"]
+        with pytest.raises(NoRoute):
+            await GroupClient(client, "billing").update_offset(queue, 9)
+
+
 @pytest.mark.feature(9, 111)
 async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
     """Whatever is wrong: an error, flow control, an unknown code, an answer that cannot be read."""
