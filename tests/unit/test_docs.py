@@ -4,6 +4,7 @@ that exist, and commands that parse.
 
 import argparse
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -298,9 +299,14 @@ def commands(text: str) -> Iterator[list[str]]:
                 words.append(word)
 
 
+@functools.cache
+def whole_parser() -> argparse.ArgumentParser:
+    return build_parser()
+
+
 def parser_of(words: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser of the command that *words* begin with, and the rest of them."""
-    parser, rest = build_parser(), list(words)
+    parser, rest = whole_parser(), list(words)
     while rest:
         choices = next(
             (a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {}

@@ -23,7 +23,7 @@ from ogive.client.admin.redrive import (
     send_letters,
 )
 from ogive.errors import InvalidOption
-from ogive.model import MessageExt
+from ogive.model import MessageExt, parse_tags
 from ogive.text import pluralize
 
 PAGE: Final = 1_000
@@ -118,7 +118,7 @@ def _check(options: argparse.Namespace) -> LetterFilter:
         ids=frozenset(options.ids),
         start=start,
         end=end,
-        tag=options.tag,
+        tags=() if options.tag is None else parse_tags(options.tag),
         where=None if options.where is None else sql_filter("--where", options.where),
         limit=limit,
         again=options.again,

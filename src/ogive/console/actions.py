@@ -26,7 +26,14 @@ from ogive.client.config import ClientConfig
 from ogive.client.producer import Producer
 from ogive.console.forms import moment, sql_filter, whole_number
 from ogive.errors import GroupNotExist, InvalidOption, NoRoute
-from ogive.model import Message, MessageType, check_tag, validate_group, validate_topic
+from ogive.model import (
+    Message,
+    MessageType,
+    check_tag,
+    parse_tags,
+    validate_group,
+    validate_topic,
+)
 from ogive.text import pluralize
 
 Given = Mapping[str, str]
@@ -176,7 +183,7 @@ async def _preview_redrive(admin: Admin, given: Given) -> Preview:
         ids=frozenset(ids),
         start=moment(given["since"]),
         end=moment(given["until"]),
-        tag=given["tag"] or None,
+        tags=parse_tags(given["tag"]) if given["tag"] else (),
         where=sql_filter(given["where"]),
         limit=limit,
         again=bool(given["again"]),
@@ -218,7 +225,7 @@ async def _preview_redrive(admin: Admin, given: Given) -> Preview:
             *("dead-letter", "redrive", group, *ids),
             *_flag("--since", _instant(wanted.start)),
             *_flag("--until", _instant(wanted.end)),
-            *_flag("--tag", wanted.tag),
+            *_flag("--tag", given["tag"]),
             *_flag("--where", given["where"]),
             *(() if ids else ("--limit", limit, "--yes")),
             *(("--again",) if wanted.again else ()),

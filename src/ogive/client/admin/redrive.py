@@ -12,7 +12,7 @@ from datetime import datetime
 from ogive.client.admin import Admin
 from ogive.client.admin.message_admin import MAX_MESSAGES
 from ogive.errors import InvalidOption
-from ogive.model import MessageExt, parse_tags
+from ogive.model import MessageExt
 from ogive.sql92.expression import Expression
 
 
@@ -20,22 +20,22 @@ from ogive.sql92.expression import Expression
 class LetterFilter:
     """The dead letters of a group to send again: those that meet all conditions.
 
-    *again*: also those that were sent before. *limit*: at most so many, the oldest first.
+    *tags*: one of these, any if empty. *again*: also those that were sent before. *limit*: at most
+    so many, the oldest first.
     """
 
     ids: frozenset[str] = frozenset()
     start: datetime | None = None
     end: datetime | None = None
-    tag: str | None = None
+    tags: tuple[str, ...] = ()
     where: Expression | None = None
     limit: int = MAX_MESSAGES
     again: bool = False
 
     def matches(self, letter: MessageExt) -> bool:
-        tags = None if self.tag is None else parse_tags(self.tag)
         return (
             (not self.ids or letter.id in self.ids)
-            and (not tags or letter.tag in tags)
+            and (not self.tags or letter.tag in self.tags)
             and (self.where is None or self.where.matches(letter.properties))
         )
 
