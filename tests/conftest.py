@@ -2,6 +2,7 @@
 broker that the integration suite runs on.
 """
 
+import gc
 import itertools
 import os
 import re
@@ -64,6 +65,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="how long T26 works: 5, and 60 once a week",
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what was made until now to itself: it lives until the end, and each collection of
+    garbage would look at all of it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
