@@ -66,8 +66,10 @@ class CallEnd(enum.IntEnum):
     SUCCESS = 0
     TIME_OUT = 1
     EXCEPTION = 2
-    NONSENSE = 3  # RETURNNULL
-    LATER = 4  # FAILED
+    # Java: RETURNNULL
+    NONSENSE = 3
+    # Java: FAILED
+    LATER = 4
 
 
 @dataclass(frozen=True, slots=True)

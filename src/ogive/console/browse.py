@@ -30,7 +30,7 @@ Direction = Literal["older", "newer"]
 
 
 class Placed(Protocol):
-    """What is made of a message for a page."""
+    """Row made of a message, with the message's time and place."""
 
     @property
     def stored_ms(self) -> int: ...

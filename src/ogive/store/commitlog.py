@@ -50,7 +50,8 @@ class BlockChecksums:
         self._segment_bytes, self._most = segment_bytes, most
         # number of the first block in the table
         self._first = 0
-        self._sums = array("q")  # or _NONE
+        # a sum, or _NONE
+        self._sums = array("q")
         # where the next chunk continues what was noted last
         self._end = -1
         # sum of the block at _end as far as it goes; _NONE where its beginning was not seen
