@@ -96,13 +96,19 @@ def console_of(
     name_server: str, *, client: Mapping[str, Any] | None = None, **settings: Any
 ) -> Iterator[Browser]:
     """A console for the cluster; *settings* are ConsoleConfig's."""
-    console = Console(
-        ConsoleConfig(
-            client=ClientConfig(name_server=name_server, **(client or {})), port=0, **settings
-        )
+    config = ConsoleConfig(
+        client=ClientConfig(name_server=name_server, **(client or {})), port=0, **settings
     )
+    with clusters_of(config) as browser:
+        yield Browser(browser.address, config.credentials)
+
+
+@contextmanager
+def clusters_of(*configs: ConsoleConfig) -> Iterator[Browser]:
+    """A console for several clusters, and a visitor without credentials."""
+    console = Console(*configs)
     console.start()
     try:
-        yield Browser(console.address, settings.get("credentials"))
+        yield Browser(console.address)
     finally:
         console.stop()

@@ -329,15 +329,32 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
     filter_repeated_warnings()
     found = place(options)
     try:
-        return ClientConfig(
-            name_server=found.name_server,
-            credentials=read_credentials(found.credentials) if found.credentials else None,
-            ssl=trusting(found.cafile, found.certfile, found.keyfile)
-            if found.tls or found.keyfile
-            else False,
-        )
+        return _config_of(found)
     except InvalidOption as exc:
         raise InvalidOption(f"{exc}{_of_context(options, str(exc))}") from None
+
+
+def context_config(name: str) -> tuple[ClientConfig, str | None]:
+    """Return the client's settings for the cluster of a context, with its files read, and the name
+    of the file with its credentials.
+
+    Raises InvalidOption.
+    """
+    found = load().get(name)
+    try:
+        return _config_of(found), found.credentials
+    except InvalidOption as exc:
+        raise InvalidOption(f"{exc} (of context {name})") from None
+
+
+def _config_of(found: ClusterContext) -> ClientConfig:
+    return ClientConfig(
+        name_server=found.name_server,
+        credentials=read_credentials(found.credentials) if found.credentials else None,
+        ssl=trusting(found.cafile, found.certfile, found.keyfile)
+        if found.tls or found.keyfile
+        else False,
+    )
 
 
 def _of_context(options: argparse.Namespace, text: str) -> str:

@@ -10,7 +10,7 @@ from ogive.cli.logs import set_up_logging
 from ogive.cli.options import check_port
 from ogive.client.config import ClientConfig
 from ogive.client.credential_files import read_credentials
-from ogive.console.config import ConsoleConfig, require_extra
+from ogive.console.config import ConsoleConfig, check_clusters, require_extra
 from ogive.console.server import only_trusting
 from ogive.errors import ConnectError, InvalidOption, OgiveError
 from ogive.transport.tls import TlsConfig
@@ -21,14 +21,14 @@ async def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     set_up_logging(options.verbose, "text")
     check_port("--port", options.console_port)
-    config = await asyncio.to_thread(config_for_cluster, options)
+    configs = await asyncio.to_thread(configs_for_clusters, options)
     # imported after the check that its libraries are installed
     from ogive.console.server import Console
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    console = Console(config)
+    console = Console(*configs)
     try:
         console.start()
     except ConnectError as exc:
@@ -41,9 +41,9 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def config_for_cluster(options: argparse.Namespace) -> ConsoleConfig:
-    """Return the console's settings for the cluster that the options, the environment or the
-    context name.
+def configs_for_clusters(options: argparse.Namespace) -> list[ConsoleConfig]:
+    """Return the console's settings for each --context; without one, for the cluster that the
+    options, the environment or the context in use name.
 
     Raises InvalidOption.
     """
@@ -55,7 +55,19 @@ def config_for_cluster(options: argparse.Namespace) -> ConsoleConfig:
         if options.tls_cert
         else None
     )
-    return _config(options, connect.client_config(options), connect.place(options).credentials, tls)
+    if not options.contexts:
+        place, client = connect.place(options), connect.client_config(options)
+        return [_config(options, client, place.credentials, tls)]
+    for name in ("name_server", "credentials", "cafile", "certfile", "keyfile"):
+        if getattr(options, name):
+            raise InvalidOption(
+                f"--{name.replace('_', '-')} is for one cluster, and a --context has its own"
+            )
+    found = [
+        _config(options, *connect.context_config(name), tls, name) for name in options.contexts
+    ]
+    check_clusters(found)
+    return found
 
 
 def config_beside_broker(
@@ -88,6 +100,7 @@ def _config(
     client: ClientConfig,
     credentials: str | None,
     tls: TlsConfig | None,
+    context: str = "",
 ) -> ConsoleConfig:
     """Return the settings; *credentials* is the file to use if no option names one for the
     console.
@@ -97,6 +110,7 @@ def _config(
     try:
         return ConsoleConfig(
             client=client,
+            context=context,
             host=options.console_host,
             port=options.console_port,
             name=options.console_name,

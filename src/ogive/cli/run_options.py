@@ -518,6 +518,14 @@ CONSOLE: Final = Command(
             "--tls-cert", metavar="FILE", help="serve HTTPS: the certificate with its chain, as PEM"
         ),
         option("--tls-key", metavar="FILE", help="the certificate's key, without password"),
+        option(
+            "--context",
+            dest="contexts",
+            action="append",
+            metavar="NAME",
+            help="show the cluster of this context; repeat it to switch between several, each with "
+            "its own credentials",
+        ),
         VERBOSE,
         *CLUSTER,
     ),

@@ -79,10 +79,13 @@ class Confirmations:
 
 class ActionPages:
     """Views of the actions. *client* connects to the cluster; *changed* is called after a
-    change.
+    change; *path* returns the address of a page.
     """
 
-    def __init__(self, client: ClientConfig, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, client: ClientConfig, changed: Callable[[], None], path: Callable[..., str]
+    ) -> None:
+        self._path = path
         self._client = replace(client, request_timeout_s=CALL_S, connect_timeout_s=CALL_S)
         self._changed = changed
         self._confirmations = Confirmations()
@@ -101,7 +104,7 @@ class ActionPages:
             "given": given,
             "preview": None,
             "token": "",
-            "here": f"/act/{name}",
+            "here": self._path("act", name),
             "trouble": None,
         }
         if not query.get("preview"):

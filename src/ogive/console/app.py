@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,9 +16,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ogive import __version__
 from ogive.client.admin import BrokerStatus
@@ -27,7 +27,7 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.console import format
 from ogive.console.action_pages import ACTION_S, ActionPages
 from ogive.console.browse import BrowseQueries
-from ogive.console.charts import Samples
+from ogive.console.charts import MAX_SERIES, Samples
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.config import ConsoleConfig
 from ogive.console.failures import status_of
@@ -47,6 +47,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageExt, MessageQueue, PropertyName, dlq_topic
 from ogive.text import escape_lines
+from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +74,51 @@ _STATIC: Final = {
 View = Callable[[Request], Awaitable[dict[str, Any] | Response]]
 
 
-def console_app(config: ConsoleConfig) -> ASGIApp:
-    """Return the console as an ASGI application with a lifespan."""
+def console_app(*configs: ConsoleConfig) -> ASGIApp:
+    """Return the console as an ASGI application with a lifespan.
+
+    Several clusters are below ``/clusters/CONTEXT``, each with pages, samples, actions and a log-in
+    of its own; a single one is at the root.
+    """
+    first, *others = configs
+    if not others:
+        return _guarded(first, _Pages(first).app(), credentials=first.credentials)
+    contexts = tuple(config.context for config in configs)
+    pages = [_Pages(config, contexts) for config in configs]
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as running:
+            for one in pages:
+                await running.enter_async_context(one.lifespan(app))
+            yield
+
+    async def to_first(request: Request) -> Response:
+        return RedirectResponse(pages[0].path())
+
+    apps = {
+        config.context: _guarded(config, one.app(), credentials=config.credentials)
+        for config, one in zip(configs, pages, strict=True)
+    }
+
+    async def to_cluster(scope: Scope, receive: Receive, send: Send) -> None:
+        app = apps.get(scope["path_params"]["context"], no_cluster)
+        await app(scope, receive, send)
+
+    no_cluster = PlainTextResponse("The console has no such page.\n", 404)
+    app = Starlette(
+        routes=[Route("/", to_first), Mount("/clusters/{context}", to_cluster)], lifespan=lifespan
+    )
+    # each cluster asks for its own credentials
+    return _guarded(first, app, credentials=None)
+
+
+def _guarded(config: ConsoleConfig, app: ASGIApp, *, credentials: Credentials | None) -> ASGIApp:
     return RequestGuard(
-        _Pages(config).app(),
+        app,
         name=config.name,
-        credentials=config.credentials,
+        context=config.context,
+        credentials=credentials,
         accepts_posts=config.actions,
         https=config.tls is not None,
     )
@@ -90,17 +130,21 @@ class _Pages:
     The values include the status of the answer, if it is not 200.
     """
 
-    def __init__(self, config: ConsoleConfig) -> None:
+    def __init__(self, config: ConsoleConfig, contexts: Sequence[str] = ()) -> None:
+        """*contexts*: the names of all clusters of the console, if it has several."""
+        self.path = partial(format.path_below, _root(config.context) if contexts else "")
         self._queries = Queries(config.client)
         self._cluster = ClusterQueries(self._queries)
         self._topics = TopicQueries(self._cluster)
         self._groups = GroupQueries(self._cluster, self._topics)
         self._messages = MessageQueries(self._cluster, self._topics)
         self._search = SearchPages(
-            self._messages, BrowseQueries(self._cluster, self._topics), self._command
+            self._messages, BrowseQueries(self._cluster, self._topics), self._command, self.path
         )
-        self._actions = ActionPages(config.client, self._queries.forget) if config.actions else None
-        self._samples = Samples()
+        self._actions = (
+            ActionPages(config.client, self._queries.forget, self.path) if config.actions else None
+        )
+        self._samples = Samples(limit=MAX_SERIES // max(1, len(contexts)))
         # the topics and groups that are next
         self._turns = {"topics": 0, "groups": 0}
         self._name_server = config.client.name_server
@@ -116,13 +160,15 @@ class _Pages:
         )
         self._templates.filters |= format.FILTERS | {"visible": escape_lines}
         self._templates.globals |= {
-            "path": format.path,
+            "path": self.path,
+            "context": config.context if contexts else "",
+            "contexts": [(name, partial(format.path_below, _root(name))) for name in contexts],
             "command": self._command,
             "access_options": _access_options(config.client),
             "actions_on": config.actions,
             "version": __version__,
             "static": {
-                name: f"/static/{name}?{hashlib.sha256(text).hexdigest()[:12]}"
+                name: f"{self.path('static', name)}?{hashlib.sha256(text).hexdigest()[:12]}"
                 for name, text in self._static.items()
             },
         }
@@ -154,12 +200,12 @@ class _Pages:
             ]
         return Starlette(
             routes=[*routes, Route("/static/{name}", self._file)],
-            lifespan=self._lifespan,
+            lifespan=self.lifespan,
             exception_handlers={HTTPException: self._no_page},
         )
 
     @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         await self._queries.start()
         sampling = asyncio.create_task(self._sample())
         try:
@@ -436,9 +482,7 @@ class _Pages:
         return {
             "message": message,
             "body": body,
-            "forms": [
-                (form, format.path("message", **place, **{"as": form})) for form in body.forms
-            ],
+            "forms": [(form, self.path("message", **place, **{"as": form})) for form in body.forms],
             "readers": readers,
             "group_pages": group_pages,
             "trace": trace[step_pages.start : step_pages.end],
@@ -462,6 +506,10 @@ class _Pages:
                 "a message is named by its id, or by topic, broker, queue and offset"
             ) from None
         return await self._messages.at(queue, offset)
+
+
+def _root(context: str) -> str:
+    return format.path_below("", "clusters", context)
 
 
 def _uptime(figures: dict[str, str], now: datetime) -> float | None:

@@ -166,15 +166,17 @@ class Samples:
     first.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, limit: int = MAX_SERIES
+    ) -> None:
+        self._clock, self._limit = clock, limit
         self._series: OrderedDict[Series, deque[tuple[float, float]]] = OrderedDict()
         # what has left the window
         self._earlier: dict[Series, deque[tuple[float, float]]] = {}
 
     def add(self, series: Series, value: float, *, evict: bool = True) -> None:
         """Add a sample. *evict* False: not if another series had to go for it."""
-        if not evict and series not in self._series and len(self._series) >= MAX_SERIES:
+        if not evict and series not in self._series and len(self._series) >= self._limit:
             return
         now = self._clock()
         points = self._series.setdefault(series, deque())
@@ -184,7 +186,7 @@ class Samples:
         points.append((now, value))
         while points[0][0] < now - WINDOW_S:
             self._keep(series, points.popleft())
-        while len(self._series) > MAX_SERIES:
+        while len(self._series) > self._limit:
             dropped, _ = self._series.popitem(last=False)
             self._earlier.pop(dropped, None)
 

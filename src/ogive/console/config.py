@@ -1,6 +1,7 @@
 """Settings of the console."""
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,8 @@ from ogive.transport.tls import TlsConfig
 from ogive.wire.signing import Credentials
 
 DEFAULT_PORT: Final = 8090
+# clusters of one console: each has connections, queries and samples of its own
+MAX_CLUSTERS: Final = 8
 _EXTRA: Final = ("jinja2", "starlette", "uvicorn")
 
 
@@ -32,11 +35,14 @@ class ConsoleConfig:
     *name*: a host name that browsers may use, in addition to IP addresses and localhost. *tls*:
     serve HTTPS with that certificate.
 
+    *context*: the cluster's name on pages, needed if the console shows several.
+
     *actions*: offer changes. With access control they are signed with the user and password that
     the browser sends; without, the console must listen on loopback and have *credentials*.
     """
 
     client: ClientConfig
+    context: str = ""
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     """0 chooses a free port."""
@@ -46,6 +52,10 @@ class ConsoleConfig:
     actions: bool = False
 
     def __post_init__(self) -> None:
+        if "/" in self.context or self.context in (".", ".."):
+            raise InvalidOption(
+                f"context {self.context}: its name cannot be a part of the address of a page"
+            )
         try:
             loopback = is_loopback(self.host)
         except ValueError:
@@ -76,3 +86,14 @@ class ConsoleConfig:
     @property
     def scheme(self) -> str:
         return "http" if self.tls is None else "https"
+
+
+def check_clusters(configs: Sequence[ConsoleConfig]) -> None:
+    """Raise InvalidOption if a console cannot show these clusters side by side."""
+    if len(configs) > MAX_CLUSTERS:
+        raise InvalidOption(
+            f"{len(configs)} clusters: a console shows at most {MAX_CLUSTERS}; start another one"
+        )
+    names = [config.context for config in configs]
+    if len(configs) > 1 and (len(set(names)) < len(names) or not all(names)):
+        raise InvalidOption("each cluster of a console needs a context of its own")

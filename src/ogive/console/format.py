@@ -60,9 +60,9 @@ def at(ms: int | None) -> Markup:
     )
 
 
-def path(*parts: str, **query: object) -> str:
-    """Return an address inside the console, in which any name is quoted as one part."""
-    place = "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
+def path_below(root: str, /, *parts: str, **query: object) -> str:
+    """Return an address below *root*, in which any name is quoted as one part."""
+    place = f"{root}/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
     given = {name: value for name, value in query.items() if value not in (None, "", False, ())}
     return f"{place}?{urlencode(given, doseq=True, errors='replace')}" if given else place
 

@@ -16,6 +16,7 @@ import binascii
 import hmac
 import logging
 from typing import Final
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -101,13 +102,15 @@ class RequestGuard:
         app: ASGIApp,
         *,
         name: str | None = None,
+        context: str = "",
         credentials: Credentials | None = None,
         accepts_posts: bool = False,
         https: bool = False,
     ) -> None:
         """Names, credentials and HTTPS are those of the console; *credentials* are passed on as
-        the scope's ``user``.
+        the scope's ``user``. *context*: the cluster that they are for, if there are several.
         """
+        self._realm = f"ogive console {quote(context)}".rstrip()
         self._app = app
         self._credentials, self._accepts_posts, self._https = credentials, accepts_posts, https
         self._names = LOCAL_NAMES | ({name.lower()} if name else set())
@@ -155,7 +158,7 @@ class RequestGuard:
             return PlainTextResponse(
                 "Credentials are needed.\n",
                 401,
-                {"WWW-Authenticate": 'Basic realm="ogive console", charset="UTF-8"'},
+                {"WWW-Authenticate": f'Basic realm="{self._realm}", charset="UTF-8"'},
             )
         if scope["method"] == "POST" and not self._is_own(headers):
             log.warning("refused a change that a page of another site has sent")

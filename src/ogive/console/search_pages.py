@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ogive.client.admin.records import message_record
-from ogive.console import format
 from ogive.console.browse import BrowseQueries, Direction, FoundPage, MessageFilter, P
 from ogive.console.failures import status_of
 from ogive.console.forms import (
@@ -48,12 +47,17 @@ class _Line:
 
 
 class SearchPages:
-    """Views. *command* returns a command line for this cluster."""
+    """Views. *command* returns a command line for this cluster, *path* the address of a page."""
 
     def __init__(
-        self, messages: MessageQueries, browse: BrowseQueries, command: Callable[..., str]
+        self,
+        messages: MessageQueries,
+        browse: BrowseQueries,
+        command: Callable[..., str],
+        path: Callable[..., str],
     ) -> None:
         self._messages, self._browse, self._command = messages, browse, command
+        self._path = path
         self._turns = asyncio.Semaphore(DOWNLOADS)
 
     async def page(self, request: Request) -> dict[str, Any]:
@@ -74,13 +78,13 @@ class SearchPages:
                     given["topic"], given["key"], before_in(request, given["topic"])
                 )
                 rows, newer, scanned = found.rows, "", 0
-                older = _address(given, at=found.after) if found.after else ""
+                older = self._address(given, at=found.after) if found.after else ""
                 troubles = found.troubles
             else:
                 page = await self._find(request, given, message_row, LIMIT)
                 rows = tuple(page.rows if _oldest_first(given) else page.rows[::-1])
                 older, newer = (
-                    _address(given, at=places_of(places), go=go) if places else ""
+                    self._address(given, at=places_of(places), go=go) if places else ""
                     for places, go in ((page.older, "older"), (page.newer, "newer"))
                 )
                 scanned, troubles = page.scanned, page.troubles
@@ -90,9 +94,11 @@ class SearchPages:
                 "newer": newer,
                 "scanned": scanned,
                 "troubles": troubles,
-                "download": "" if given["key"] else _download(request),
-                "first": _address(given | {"live": ""}),
-                "live": "" if given["key"] or _oldest_first(given) else _address(given, live="1"),
+                "download": "" if given["key"] else self._download(request),
+                "first": self._address(given | {"live": ""}),
+                "live": ""
+                if given["key"] or _oldest_first(given)
+                else self._address(given, live="1"),
             }
             values["tail"] = self._command(*_tail(given))
         except OgiveError as exc:
@@ -160,6 +166,13 @@ class SearchPages:
             **options,
         )
 
+    def _address(self, given: dict[str, str], **more: object) -> str:
+        return self._path("messages", **{**given, **more})
+
+    def _download(self, request: Request) -> str:
+        query = request.url.query
+        return f"{self._path('messages.jsonl')}?{query}" if query else ""
+
 
 def _given(request: Request) -> dict[str, str]:
     given = {name: request.query_params.get(name, "").strip() for name in _FIELDS}
@@ -171,15 +184,6 @@ def _given(request: Request) -> dict[str, str]:
 
 def _oldest_first(given: dict[str, str]) -> bool:
     return any(given[name] for name in ("from", "to", "offset", "key"))
-
-
-def _address(given: dict[str, str], **more: object) -> str:
-    return format.path("messages", **{**given, **more})
-
-
-def _download(request: Request) -> str:
-    query = request.url.query
-    return f"/messages.jsonl?{query}" if query else ""
 
 
 def _tail(given: dict[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Final
 import uvicorn
 
 from ogive.console.app import console_app
-from ogive.console.config import ConsoleConfig
+from ogive.console.config import ConsoleConfig, check_clusters
 from ogive.console.guard import MAX_VISITS, BrowserConnection
 from ogive.errors import ConnectError
 from ogive.transport.connection import join_address
@@ -54,8 +54,10 @@ STOP_S: Final = 10.0
 class Console:
     """A console. Call ``start`` and ``stop`` from any thread but its own."""
 
-    def __init__(self, config: ConsoleConfig) -> None:
-        self._config = config
+    def __init__(self, config: ConsoleConfig, *others: ConsoleConfig) -> None:
+        """*others*: more clusters, with the same address. Raises InvalidOption."""
+        check_clusters((config, *others))
+        self._config, self._others = config, others
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._tls: ssl.SSLContext | None = None
@@ -72,7 +74,7 @@ class Console:
         config = self._config
         self._tls = None if config.tls is None else config.tls.context()
         settings = uvicorn.Config(
-            console_app(config),
+            console_app(config, *self._others),
             http=BrowserConnection,
             ws="none",
             lifespan="on",

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ogive.cli.console_command import config_beside_broker, config_for_cluster
+from ogive.cli.console_command import config_beside_broker, configs_for_clusters
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
+from ogive.console.config import ConsoleConfig
 from ogive.errors import InvalidOption
 from ogive.transport.tls import TlsConfig
 from ogive.wire.signing import Credentials
@@ -34,6 +35,11 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("NAMESRV_ADDR", "OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def config_for_cluster(options: argparse.Namespace) -> ConsoleConfig:
+    (config,) = configs_for_clusters(options)
+    return config
 
 
 def test_a_console_goes_to_the_cluster_that_commands_go_to(
@@ -66,6 +72,33 @@ def test_a_console_goes_to_the_cluster_that_commands_go_to(
     # who may ask the cluster may look
     assert prod.credentials == ROOT
     assert config_for_cluster(options("console", "-n", "10.0.0.2:9876")).credentials is None
+
+
+def test_a_console_shows_the_clusters_of_several_contexts(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = ["context", "add", "--name-server"]
+    assert main([*add, "10.0.0.1:9876", "eu", "--credentials", root]) == 0
+    assert main([*add, "10.0.0.2:9876", "us"]) == 0
+    assert main([*add, "10.0.0.3:9876", "bad", "--credentials", str(tmp_path / "none.yml")]) == 0
+    # a context that is asked for wins over what is set for all commands
+    monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.9:9876")
+    eu, us = configs_for_clusters(options("console", "--context", "eu", "--context", "us"))
+    assert [(one.context, one.client.name_server) for one in (eu, us)] == [
+        ("eu", "10.0.0.1:9876"),
+        ("us", "10.0.0.2:9876"),
+    ]
+    assert (eu.client.credentials, eu.credentials) == (ROOT, ROOT)
+    assert (us.client.credentials, us.credentials) == (None, None)
+    for words, text in (
+        (("--context", "eu", "--context", "eu"), "a context of its own"),
+        (("--context", "asia"), "there is no context 'asia'"),
+        (("--context", "bad"), r"none\.yml.*\(of context bad\)"),
+        (("--context", "eu", "-n", "10.0.0.4:9876"), "--name-server is for one cluster"),
+        (("--context", "eu", "--cafile", "x"), "--cafile is for one cluster"),
+    ):
+        with pytest.raises(InvalidOption, match=text):
+            configs_for_clusters(options("console", *words))
 
 
 def test_browsers_can_be_asked_for_something_else(root: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ogive.console import charts as module
 from ogive.console.charts import DAY_S, DAY_STEP_S, GAP_S, STEP_S, WINDOW_S, Samples
 from ogive.console.format import plot
 
@@ -56,9 +55,8 @@ def test_of_the_day_a_sample_in_five_minutes_is_kept() -> None:
     assert ">−24 h<" in plot("t", [("x", [curve])])
 
 
-def test_a_sample_that_nobody_asked_for_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SERIES", 1)
-    samples = Samples(Clock())
+def test_a_sample_that_nobody_asked_for_takes_no_room() -> None:
+    samples = Samples(Clock(), limit=1)
     samples.add(("a",), 1)
     samples.add(("b",), 1, evict=False)
     assert samples.curves(("a",)) == [[(0, 1)]]
@@ -72,9 +70,8 @@ def test_a_rate_is_how_fast_a_total_grows() -> None:
     ]
 
 
-def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SERIES", 3)
-    samples = Samples(Clock())
+def test_the_number_of_series_is_bounded() -> None:
+    samples = Samples(Clock(), limit=3)
     for name in ("a", "b", "c", "a", "d"):
         samples.add((name,), 1)
     assert [name for (name,) in samples._series] == ["c", "a", "d"]
