@@ -36,6 +36,8 @@ class GroupRow:
     *lag* is None if it is unknown: no broker answered, or the members broadcast. *behind_s* is the
     age of the oldest progress. *consumed*: the sum of all positions, which grows with consumption.
     *in_flight*: messages that members were given and have not acknowledged, as on leases of pop.
+    *oldest*: the queue of the oldest lease, and when it was given out in ms; None if there is none,
+    or if its broker does not report it.
     """
 
     name: str
@@ -47,6 +49,7 @@ class GroupRow:
     behind_s: float | None
     retries: int
     in_flight: int
+    oldest: tuple[MessageQueue, int] | None
     consumed: int
     trouble: str | None
 
@@ -308,6 +311,11 @@ class GroupQueries:
             behind_s=self._behind_s(queues) if known else None,
             retries=sum(row.lag for row in queues if row.queue.topic.startswith(RETRY_PREFIX)),
             in_flight=sum(max(0, row.pull_offset - row.consumer_offset) for row in rows.values()),
+            oldest=min(
+                ((queue, row.pop_timestamp) for queue, row in rows.items() if row.pop_timestamp),
+                key=lambda one: one[1],
+                default=None,
+            ),
             consumed=sum(max(0, row.consumer_offset) for row in queues),
             trouble="; ".join(
                 f"{broker}: {text}" for broker, text in sorted(progress.troubles.items())

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -87,6 +88,36 @@ async def test_messages_on_leases_are_in_flight(fake: FakeBroker, page: Browser)
     }
     fake.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps(table, 0.0)))
     assert "In flight 5 given to members" in (await look(page, "/groups/billing")).words
+
+
+async def test_the_oldest_lease_is_shown_with_its_age_and_its_queue(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "KEEP_S", 0.0)
+    groups_are(fake, "billing")
+    stands_at(fake, Orders=(2, 9))
+    now_ms = time.time_ns() // 1_000_000
+
+    def leases(*ages_s: int) -> None:
+        table = {
+            MessageQueue("Orders", fake.name, queue_id): OffsetWrapper(
+                broker_offset=9,
+                consumer_offset=2,
+                last_timestamp=0,
+                pull_offset=7,
+                pop_timestamp=now_ms - 1000 * age_s if age_s else 0,
+            )
+            for queue_id, age_s in enumerate(ages_s)
+        }
+        fake.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps(table, 0.0)))
+
+    leases(0, 3700, 7_290, 0)
+    shown = (await look(page, "/groups/billing")).words
+    assert "Oldest lease 2 h 1 min given out from queue 2 of Orders on broker-a" in shown
+    # Apache's brokers do not tell it
+    leases(0)
+    shown = (await look(page, "/groups/billing")).words
+    assert "Oldest lease – the broker does not tell it" in shown
 
 
 # --- hostile --------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.large_replies import InPieces
+from ogive.broker.pop.leases import Place
 from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
 from ogive.broker.services import Context
@@ -264,14 +265,7 @@ def _positions(
     if topic.name not in ctx.topics:
         return {}
     places = each_or_cold(
-        partial(
-            _position,
-            ctx,
-            offsets.get(queue_id, 0),
-            ctx.leases.out.get((group, topic.name, queue_id), 0),
-            topic.name,
-            queue_id,
-        )
+        partial(_position, ctx, offsets.get(queue_id, 0), (group, topic.name, queue_id))
         for queue_id in range(topic.read_queues)
     )
     return {
@@ -280,20 +274,22 @@ def _positions(
     }
 
 
-def _position(
-    ctx: Context, committed: int, leased: int, topic: str, queue_id: int
-) -> OffsetWrapper:
+def _position(ctx: Context, committed: int, place: Place) -> OffsetWrapper:
     """The end of the queue and the group's offset; the time is that of the last message that it has
     consumed.
 
     Messages that were popped and are not acknowledged count as not consumed.
     """
+    _, topic, queue_id = place
+    leased, ordered = ctx.leases.out.get(place, 0), ctx.leases.orders.open_batch(place)
     consumed_at = ctx.store.store_time(topic, queue_id, committed - 1) if committed else 0
     return OffsetWrapper(
         broker_offset=ctx.store.max_offset(topic, queue_id),
         consumer_offset=max(0, committed - leased),
         last_timestamp=max(0, consumed_at),
-        pull_offset=committed,
+        # of a queue that is popped in order the offset moves by acknowledgements
+        pull_offset=committed + (ordered.open_count() if ordered else 0),
+        pop_timestamp=ctx.leases.oldest_ms(place),
     )
 
 

@@ -37,6 +37,8 @@ _MIN_JOURNAL_BYTES: Final = 4 * 1024 * 1024
 # lines that are copied to a new file at once
 _COPIED_AT_ONCE: Final = 256
 _VERSION: Final = 1
+# all leases are searched for the oldest ones at most so often
+_OLDEST_S: Final = 1.0
 
 
 class LeaseKey(NamedTuple):
@@ -137,6 +139,9 @@ class LeaseBook:
         self._pushes = itertools.count()
         # open messages
         self.out: Counter[Place] = Counter()
+        # the times of the oldest leases, and until when they are good enough
+        self._oldest: dict[Place, int] = {}
+        self._oldest_until_s = 0.0
         self._ahead: dict[Place, _Ahead] = {}
         # of the newest lease or position
         self._serial = 0
@@ -443,6 +448,26 @@ class LeaseBook:
                 if found.get(place, at) >= at:
                     found[place] = at
         return found
+
+    def oldest_ms(self, place: Place) -> int:
+        """Return when the oldest lease of a queue was given out, 0 if there is none; of a queue
+        that is popped in order, when its batch was.
+
+        A lease that has ended while others are open counts for up to _OLDEST_S.
+        """
+        batch = self.orders.open_batch(place)
+        if batch is not None:
+            return batch.pop_time_ms
+        if place not in self.out:
+            return 0
+        if place not in self._oldest or self._clock_s() >= self._oldest_until_s:
+            oldest: dict[Place, int] = {}
+            for lease in self._leases.values():
+                if lease.open:
+                    at_ms = lease.key.pop_time_ms
+                    oldest[lease.key.place] = min(oldest.get(lease.key.place, at_ms), at_ms)
+            self._oldest, self._oldest_until_s = oldest, self._clock_s() + _OLDEST_S
+        return self._oldest.get(place, 0)
 
     def put_elsewhere(self, place: Place, offset: int) -> None:
         """The group's offset was set: reads on their way to the journal do not move it any more.

@@ -69,6 +69,10 @@ class Batch:
             default=None,
         )
 
+    def open_count(self) -> int:
+        """Return how many messages are not acknowledged."""
+        return len(self.offsets) - self.acked.bit_count()
+
     def next_offset(self) -> int:
         """Return the first offset that is not acknowledged, or the one behind the last."""
         for at, offset in enumerate(self.offsets):
@@ -125,6 +129,10 @@ class OrderBook:
             return None
         until_s = batch.open_until_s()
         return until_s if until_s is not None and until_s > self._clock_s() else None
+
+    def open_batch(self, place: Place) -> Batch | None:
+        """Return the batch of a queue if it blocks the queue."""
+        return None if self.blocked_until_s(place) is None else self._batches[place]
 
     def counts_of(
         self, place: Place, offsets: Iterable[int], attempt_id: str = ""

@@ -45,18 +45,22 @@ class TopicOffset(JsonObject):
 class OffsetWrapper(JsonObject):
     """One queue in GET_CONSUME_STATS: the end of the queue, and the group's offset.
 
-    Source: OffsetWrapper.java.
+    *pop_timestamp*: when the oldest lease of pop was given out, in ms; 0 if there is none, and of
+    Apache's brokers, which do not tell it. Source: OffsetWrapper.java.
     """
 
     broker_offset: int
     consumer_offset: int
     last_timestamp: int
     pull_offset: int = 0
+    pop_timestamp: int = 0
 
     def json_text(self) -> str:
+        # Java passes over a member that it does not know
+        popped = f',"popTimestamp":{self.pop_timestamp}' if self.pop_timestamp else ""
         return (
             f'{{"brokerOffset":{self.broker_offset},"consumerOffset":{self.consumer_offset},'
-            f'"lastTimestamp":{self.last_timestamp},"pullOffset":{self.pull_offset}}}'
+            f'"lastTimestamp":{self.last_timestamp},"pullOffset":{self.pull_offset}{popped}}}'
         )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from ogive.broker.pop.order import Batch, OrderBook
 from ogive.errors import ResponseCode
+from ogive.wire.bodies.stats import OffsetWrapper, consume_stats_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.pop import ORDERLY_QUEUE, BatchAck, BatchAckBody, PopHandle
@@ -41,6 +42,25 @@ async def test_one_batch_of_a_queue_is_out_at_a_time(client: RawClient) -> None:
     answer = await waiting
     assert [message.body for message, _ in leased(answer)] == [b"c"]
     assert answer.ext_fields["orderCountInfo"] == "0 0 0"
+
+
+async def test_a_batch_that_is_out_is_in_flight(client: RawClient) -> None:
+    await fill(client, b"a", b"b", b"c")
+    (_, one), (_, two) = await in_order(client, maxMsgNums=2)
+
+    async def row() -> OffsetWrapper:
+        answer = await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup=GROUP, topic="T")
+        (found,) = (r for q, r in consume_stats_loads(answer.body).items() if q.queue_id == 0)
+        return found
+
+    found = await row()
+    assert (found.consumer_offset, found.pull_offset) == (0, 2)
+    assert found.pop_timestamp == one.pop_time_ms
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(one))
+    assert ((await row()).consumer_offset, (await row()).pull_offset) == (1, 2)
+    await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(two))
+    found = await row()
+    assert (found.consumer_offset, found.pull_offset, found.pop_timestamp) == (2, 2, 0)
 
 
 async def test_what_is_not_acknowledged_comes_again_first(client: RawClient) -> None:

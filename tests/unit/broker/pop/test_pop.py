@@ -12,6 +12,7 @@ from ogive.broker.config import PopConfig
 from ogive.broker.pop.leases import Place
 from ogive.errors import ResponseCode
 from ogive.store import queue_reader
+from ogive.wire.bodies.stats import OffsetWrapper, consume_stats_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.pop import BatchAck, BatchAckBody
 from tests.pop import GROUP, acknowledging, leased, pop, popping
@@ -380,6 +381,27 @@ async def test_messages_that_are_out_count_as_lag(server: Broker, client: RawCli
         ]
         assert line.endswith(f" {count}"), line
     assert "rocketmq_pop_checkpoint_buffer_size" in text
+
+
+async def test_the_oldest_lease_of_each_queue_is_in_the_progress(client: RawClient) -> None:
+    async def places() -> dict[int, OffsetWrapper]:
+        answer = await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup=GROUP, topic="T")
+        return {queue.queue_id: row for queue, row in consume_stats_loads(answer.body).items()}
+
+    for body in (b"a", b"b"):
+        await client.send("T", body)
+    await client.send("T", b"c", queue=1)
+    ((_, first),) = await pop(client, maxMsgNums=1, queueId=0)
+    assert (await places())[0].pop_timestamp == first.pop_time_ms
+    ((_, second),) = await pop(client, maxMsgNums=1, queueId=0)
+    ((_, third),) = await pop(client, maxMsgNums=1, queueId=1)
+    rows = await places()
+    assert rows[0].pop_timestamp == first.pop_time_ms
+    assert rows[1].pop_timestamp == third.pop_time_ms
+    for handle in (first, second, third):
+        await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(handle))
+    answer = await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup=GROUP, topic="T")
+    assert b"popTimestamp" not in answer.body
 
 
 async def test_retry_topics_and_leases_go_with_their_topic(
