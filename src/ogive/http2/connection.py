@@ -5,8 +5,9 @@ pings and flow control are answered here. Responses wait here for the peer's win
 says when a stream has none left.
 
 Everything is bounded: header blocks and frames by fixed limits, streams by *max_streams*, frames
-that ask for work without a request (rapid resets, pings, settings) by an allowance, which finished
-requests and time refill. The data that waits to be sent is the caller's: ``waiting_bytes``.
+that ask for work without a request (rapid resets, pings, settings, windows that grow by little) by
+an allowance, which finished requests, sent data and time refill. The memory of what waits is the
+caller's to limit: ``waiting_bytes`` to be sent, and ``incomplete_bytes`` of frames and headers.
 """
 
 import struct
@@ -20,7 +21,8 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_FRAME_BYTES: Final = 16_384
 # frames that we send, if the peer allows more
 MAX_SENT_BYTES: Final = 1024 * 1024
-MAX_HEADER_BYTES: Final = 64 * 1024
+# gRPC's libraries allow half of this, unless they are told otherwise
+MAX_HEADER_BYTES: Final = 16 * 1024
 MAX_CONTINUATIONS: Final = 16
 MAX_WINDOW: Final = 2**31 - 1
 DEFAULT_WINDOW: Final = 65_535
@@ -30,6 +32,12 @@ CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 ALLOWANCE: Final = 10_000
 _RESET_COST: Final = 4
 _FINISHED_EARNS: Final = 8
+# of the data that is sent: a frame, and a KiB; clients answer both with larger windows
+_FRAME_EARNS: Final = 2
+# smaller frames of data earn nothing, and cost something unless they end a request
+_TINY_BYTES: Final = 32
+# streams whose windows one unit of the allowance may change
+_STREAMS_CHANGED: Final = 16
 
 DATA = 0
 HEADERS = 1
@@ -166,7 +174,7 @@ class Http2Connection:
         self._buffer = b""
         self._preface_left = PREFACE
         self._streams: dict[int, _Stream] = {}
-        # streams with data that waits, the oldest first
+        # streams whose data waits for the connection's window, the oldest first
         self._blocked: dict[int, None] = {}
         self._last_id = 0
         # header block that continues: stream, flags, fragments
@@ -200,6 +208,11 @@ class Http2Connection:
     def has_begun(self) -> bool:
         """Return True if the peer's first frame has arrived."""
         return self._has_settings
+
+    @property
+    def incomplete_bytes(self) -> int:
+        """Bytes of a frame and of a header block that have not arrived whole."""
+        return len(self._buffer) + (sum(map(len, self._block[2])) if self._block else 0)
 
     def take_output(self) -> bytes:
         """Return what is to be sent now."""
@@ -290,7 +303,7 @@ class Http2Connection:
         self._allowance -= cost
         if self._allowance < 0:
             raise Http2Error(
-                ErrorCode.ENHANCE_YOUR_CALM, "too many resets, pings or empty frames for its calls"
+                ErrorCode.ENHANCE_YOUR_CALM, "too many resets, pings or tiny frames for its calls"
             )
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -375,10 +388,10 @@ class Http2Connection:
             payload = _without_padding(payload)
             self.consumed(stream_id, size - len(payload))
         stream.ended = ended
+        if len(payload) < _TINY_BYTES and not ended:
+            self._spend(1)
         if payload or ended:
             self._events.append(RequestData(stream_id, payload, ended))
-        else:
-            self._spend(1)
 
     def _on_reset(self, stream_id: int, payload: bytes) -> None:
         _expect_size(payload, 4)
@@ -397,29 +410,33 @@ class Http2Connection:
             return
         if len(payload) % _SETTING.size:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of an impossible size")
-        # each may change the windows of all streams
         self._spend(max(1, len(payload) // _SETTING.size))
         self._has_settings = True
+        window = self._peer_window
         for number, value in _SETTING.iter_unpack(payload):
             if number == Setting.INITIAL_WINDOW_SIZE:
                 if value > MAX_WINDOW:
                     raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
-                self._change_windows(value)
+                window = value
             elif number == Setting.MAX_FRAME_SIZE:
                 if not MAX_FRAME_BYTES <= value < 2**24:
                     raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"frames of {value} bytes")
                 self._peer_frame_bytes = min(value, MAX_SENT_BYTES)
             elif number == Setting.ENABLE_PUSH and value > 1:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH {value}")
+        if window != self._peer_window:
+            self._change_windows(window)
         self._out.append(frame(SETTINGS, ACK, 0))
 
     def _change_windows(self, size: int) -> None:
+        self._spend(len(self._streams) // _STREAMS_CHANGED)
         more, self._peer_window = size - self._peer_window, size
-        for stream in self._streams.values():
+        for stream_id, stream in list(self._streams.items()):
             stream.send_window += more
             if stream.send_window > MAX_WINDOW:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "a window grows too large")
-        self._send_blocked()
+            if stream.waiting:
+                self._send_waiting(stream_id, stream)
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         _expect_size(payload, 8)
@@ -434,6 +451,7 @@ class Http2Connection:
         more = _WORD.unpack(payload)[0] & MAX_WINDOW
         if stream_id > self._last_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a window for stream {stream_id}, not open")
+        self._spend(1)
         if not stream_id:
             self._send_window += more
             if not more or self._send_window > MAX_WINDOW:
@@ -446,7 +464,7 @@ class Http2Connection:
         stream.send_window += more
         if not more or stream.send_window > MAX_WINDOW:
             self._reset_for(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
-        elif stream_id in self._blocked:
+        elif stream.waiting:
             self._send_waiting(stream_id, stream)
 
     def _reset_for(self, stream_id: int, code: ErrorCode) -> None:
@@ -488,11 +506,10 @@ class Http2Connection:
         if size <= min(stream.send_window, self._send_window, self._peer_frame_bytes):
             stream.send_window -= size
             self._send_window -= size
-            self._out.append(frame(DATA, 0, stream_id, data))
+            self._send_piece(stream_id, data)
             return True
         self.waiting_bytes += size
         stream.waiting = memoryview(data)
-        self._blocked[stream_id] = None
         self._send_waiting(stream_id, stream, tell=False)
         return not stream.waiting
 
@@ -527,14 +544,21 @@ class Http2Connection:
 
     def _forget(self, stream_id: int) -> None:
         stream = self._streams.pop(stream_id)
-        if self._blocked.pop(stream_id, 0) is None:
-            self.waiting_bytes -= len(stream.waiting)
+        self._blocked.pop(stream_id, None)
+        self.waiting_bytes -= len(stream.waiting)
 
     def _send_reset(self, stream_id: int, code: ErrorCode) -> None:
         self._out.append(frame(RST_STREAM, 0, stream_id, _WORD.pack(code)))
 
+    def _send_piece(self, stream_id: int, piece: bytes) -> None:
+        self._out.append(frame(DATA, 0, stream_id, piece))
+        if len(piece) >= _TINY_BYTES:
+            self.refill(_FRAME_EARNS + len(piece) // 1024)
+
     def _send_blocked(self) -> None:
         for stream_id in list(self._blocked):
+            if self._send_window <= 0:
+                return
             self._send_waiting(stream_id, self._streams[stream_id])
 
     def _send_waiting(self, stream_id: int, stream: _Stream, *, tell: bool = True) -> None:
@@ -542,6 +566,11 @@ class Http2Connection:
         while stream.waiting:
             room = min(stream.send_window, self._send_window, self._peer_frame_bytes)
             if room <= 0:
+                # the connection's window is of no use to who waits for its own
+                if stream.send_window > 0:
+                    self._blocked[stream_id] = None
+                else:
+                    self._blocked.pop(stream_id, None)
                 return
             piece = bytes(stream.waiting[:room])
             stream.waiting = stream.waiting[room:]
@@ -549,8 +578,8 @@ class Http2Connection:
             stream.send_window -= size
             self._send_window -= size
             self.waiting_bytes -= size
-            self._out.append(frame(DATA, 0, stream_id, piece))
-        del self._blocked[stream_id]
+            self._send_piece(stream_id, piece)
+        self._blocked.pop(stream_id, None)
         if stream.trailers is not None:
             self._finish(stream_id, stream)
         elif tell:

@@ -34,6 +34,8 @@ from ogive.transport.connection import join_address
 log = logging.getLogger(__name__)
 
 _ENCODINGS: Final = ("identity", "gzip")
+# of memory, beside the bytes of its name and value
+_HEADER_BYTES: Final = 128
 
 
 class ConnectionOwner(Protocol):
@@ -59,6 +61,9 @@ class ConnectionOwner(Protocol):
     def held(self, more: int) -> None:
         """Count *more* bytes of responses that wait, or of requests that are not handled yet."""
 
+    def ended(self, peer: str, reason: str, level: int = logging.WARNING) -> None:
+        """Log why a connection is closed here."""
+
 
 class GrpcCall:
     """A call from its headers to its status."""
@@ -66,6 +71,7 @@ class GrpcCall:
     __slots__ = (
         "_connection",
         "_drained",
+        "_head_bytes",
         "_loop",
         "_more",
         "_timer",
@@ -102,6 +108,8 @@ class GrpcCall:
         self.ended = False
         # bytes of the request that are kept here
         self.held_bytes = 0
+        # of its metadata, which is kept until the call ends
+        self._head_bytes = 0
         self.head_sent = False
         self.is_over = False
         self.task: asyncio.Task[None] | None = None
@@ -117,6 +125,11 @@ class GrpcCall:
     def is_incomplete(self) -> bool:
         """Return True while the only message of the request has not arrived."""
         return self.task is None and not self.is_over
+
+    def keep(self, head_bytes: int) -> None:
+        """Count the memory of the request's headers."""
+        self._head_bytes = head_bytes
+        self._connection.count(head_bytes)
 
     def feed(self, data: bytes, ended: bool) -> None:
         """Take data of the request."""
@@ -168,6 +181,8 @@ class GrpcCall:
             self._timer = None
         self.messages.clear()
         self._count(-self.held_bytes)
+        self._connection.count(-self._head_bytes)
+        self._head_bytes = 0
 
     def _expire(self) -> None:
         self.fail(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed")
@@ -294,6 +309,10 @@ class GrpcConnection(asyncio.Protocol):
         """Bytes of responses that wait here for the client."""
         return self._http.waiting_bytes + self._buffered()
 
+    @property
+    def _waiting_bytes(self) -> int:
+        return self.unsent_bytes + self._http.incomplete_bytes
+
     def _buffered(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
@@ -388,7 +407,8 @@ class GrpcConnection(asyncio.Protocol):
             return
         self.calls[stream_id] = call
         self._server.in_progress += 1
-        if ended:
+        call.keep(sum(len(name) + len(value) + _HEADER_BYTES for name, value in headers))
+        if ended and not call.is_over:
             call.feed(b"", True)
 
     def _accept(self, stream_id: int, method: Method, fields: dict[str, str]) -> GrpcCall:
@@ -479,14 +499,14 @@ class GrpcConnection(asyncio.Protocol):
         if out := self._http.take_output():
             self._written_bytes += len(out)
             self._transport.write(out)
+        if (waiting := self._waiting_bytes) != self._waiting:
+            self._count_waiting(waiting)
         unsent = self.unsent_bytes
-        if unsent != self._waiting:
-            self._count_waiting(unsent)
         if unsent > self._server.config.server.max_unsent_bytes:
             self.abort(f"{unsent} bytes wait for it to read")
 
-    def _count_waiting(self, unsent: int) -> None:
-        more, self._waiting = unsent - self._waiting, unsent
+    def _count_waiting(self, waiting: int) -> None:
+        more, self._waiting = waiting - self._waiting, waiting
         self.count(more)
 
     # --- its end ----------------------------------------------------------------------------------
@@ -495,7 +515,7 @@ class GrpcConnection(asyncio.Protocol):
         """See Http2Connection.refill."""
         self._http.refill(frames)
         if not self.closed:
-            self._count_waiting(self.unsent_bytes)
+            self._count_waiting(self._waiting_bytes)
 
     def go_away(self) -> None:
         """Tell the client to use another connection; calls in progress go on."""
@@ -507,7 +527,7 @@ class GrpcConnection(asyncio.Protocol):
         """Close, after what was sent. Calls in progress are cancelled."""
         if self.closed or self._transport is None:
             return
-        log.log(level, "the connection of %s is closed: %s", self.address, reason)
+        self._server.ended(self.peer[0], f"the connection is closed: {reason}", level)
         self._flush()
         self.is_leaving = True
         self._transport.close()
@@ -516,7 +536,7 @@ class GrpcConnection(asyncio.Protocol):
         """Close at once."""
         if self.closed or self._transport is None:
             return
-        log.warning("%s is cut off: %s", self.address, reason)
+        self._server.ended(self.peer[0], f"the connection is cut off: {reason}")
         self.closed = True
         self._transport.abort()
         # now, not when the socket is closed: others may need the memory

@@ -18,6 +18,7 @@ Source: GrpcServer.java, ProxyAndTlsProtocolNegotiator.java, 5.5.
 
 import asyncio
 import logging
+import re
 import ssl
 from collections import Counter
 from collections.abc import Mapping
@@ -40,8 +41,9 @@ SWEEP_S: Final = 1.0
 # frames without a request that a connection may send a second, see Http2Connection.refill
 _REFILL: Final = 100
 LOGGED_AGAIN_S: Final = 60.0
-# limit for refusals that are counted until they are logged again
+# limit for events that are counted until they are logged again
 MAX_KNOWN: Final = 1_000
+_NUMBER: Final = re.compile(r"\d+")
 _EXPECTED: Final = (GrpcStatus.OK, GrpcStatus.CANCELLED, GrpcStatus.DEADLINE_EXCEEDED)
 
 
@@ -76,8 +78,9 @@ class Endpoint:
         self._per_host: Counter[str] = Counter()
         self._held_bytes = 0
         self._refused_connections = 0
-        # refused calls by host, method and status: since when, and how many were not logged
-        self._refusals: dict[tuple[str, str, GrpcStatus], tuple[float, int]] = {}
+        # refused calls and closed connections by host and reason: since when, and how many were
+        # not logged
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
         # connections with responses that wait: since when, and what they had taken
         self._slow: dict[GrpcConnection, tuple[float, int]] = {}
 
@@ -249,24 +252,32 @@ class Endpoint:
         self.calls_total[method, code] += 1
         if code in _EXPECTED:
             return
-        key = (peer[0], method, code)
-        if key in self._refusals:
-            since, more = self._refusals[key]
-            self._refusals[key] = (since, more + 1)
-        elif len(self._refusals) < MAX_KNOWN:
-            self._refusals[key] = (self._loop.time(), 0)
+        if self._is_new(peer[0], f"{method} was refused: {code.name}"):
             log.warning(
                 "%s of %s was refused: %s: %s", method, peer[0], code.name, ascii(message)[1:-1]
             )
 
+    def ended(self, peer: str, reason: str, level: int = logging.WARNING) -> None:
+        """Log why a connection is closed here; equal reasons of a host once a minute."""
+        if level < logging.WARNING or self._is_new(peer, _NUMBER.sub("n", reason)):
+            log.log(level, "%s: %s", peer, reason)
+
+    def _is_new(self, host: str, reason: str) -> bool:
+        """Return True if this must be logged; count it otherwise."""
+        key = (host, reason)
+        if len(self._logged) >= MAX_KNOWN and key not in self._logged:
+            key = ("others", reason)
+        since, more = self._logged.get(key, (self._loop.time(), -1))
+        self._logged[key] = (since, more + 1)
+        return more < 0
+
     def _log_again(self, now: float) -> None:
-        for key, (since, more) in list(self._refusals.items()):
+        for key, (since, more) in list(self._logged.items()):
             if now - since < LOGGED_AGAIN_S:
                 continue
-            del self._refusals[key]
+            del self._logged[key]
             if more:
-                host, method, code = key
-                log.warning("%s of %s was refused %d more times: %s", method, host, more, code.name)
+                log.warning("%s, %d more times: %s", key[0], more, key[1])
 
     def metrics(self) -> str:
         """Return the figures as lines for Prometheus."""

@@ -21,6 +21,8 @@ V2_BEGIN: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _V2_HEAD: Final = struct.Struct(">12sBBH")
 # of the rest, which may contain more than addresses
 V2_MAX_BYTES: Final = 4096
+# until the rest of a header is looked for the first time
+_PAUSE_S: Final = 0.005
 _V2_ADDRESSES: Final = {0x11: struct.Struct(">4s4sHH"), 0x21: struct.Struct(">16s16sHH")}
 
 Client = tuple[str, int]
@@ -64,8 +66,11 @@ def _parse_v1(header: bytes) -> Client | None:
         return None
     try:
         _, family, source, _, port, _ = words
-        if family not in ("TCP4", "TCP6") or not 0 <= int(port) <= 65_535:
-            raise ValueError(family)
+        if not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(port)
+        # a scope may be any text
+        if family not in ("TCP4", "TCP6") or "%" in source:
+            raise ValueError(source)
         return str(ipaddress.ip_address(source)), int(port)
     except ValueError:
         raise ProxyHeaderError("its PROXY header is malformed") from None
@@ -112,17 +117,16 @@ class ProxyAcceptor(Acceptor):
         self, connection: socket.socket
     ) -> tuple[Callable[[], asyncio.Protocol], bytes]:
         """Read the header away, see Acceptor._begin. Raises ProxyHeaderError."""
-        seen = 0
+        pause_s = _PAUSE_S
         while True:
             await self._readable(connection)
             data = connection.recv(_V2_HEAD.size + V2_MAX_BYTES, socket.MSG_PEEK)
             size = header_size(data) if data else 0
             if size is not None:
                 break
-            if len(data) == seen:
-                # the same bytes: the loop would spin until more come
-                await asyncio.sleep(0.01)
-            seen = len(data)
+            # what has come stays readable, and many may never send the rest
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
         if not size:
             return self._protocol, data[:1]
         client = parse_header(connection.recv(size))

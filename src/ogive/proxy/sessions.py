@@ -73,7 +73,7 @@ _LANGUAGES: Final = {
     "NODEJS": LanguageCode.NODE_JS,
 }
 _AUTHORIZATION: Final = re.compile(
-    # nothing is matched twice: anyone can send 64 KiB that do not match
+    # nothing is matched twice: anyone can send 16 KiB that do not match
     r"MQv2-HMAC-SHA1 ++Credential=([^,/ ]++)[^,]*+,.*Signature=([0-9A-Fa-f]++)"
 )
 

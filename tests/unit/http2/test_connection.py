@@ -1,5 +1,6 @@
 """The server side of HTTP/2, with h2 from PyPI as the client."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -306,6 +307,41 @@ def _long_settings(server: Http2Connection) -> None:
         server.receive(frame(http2.SETTINGS, 0, 0, b"\0\x04\0\0\0\x01" * 2_000))
 
 
+def _tiny_data(server: Http2Connection) -> None:
+    server.receive(frame(http2.HEADERS, 4, 1, encode(RAW_REQUEST)))
+    for _ in range(2 * http2.ALLOWANCE):
+        server.receive(frame(http2.DATA, 0, 1, b"x"))
+
+
+def _useless_windows(server: Http2Connection) -> None:
+    for _ in range(2 * http2.ALLOWANCE):
+        server.receive(frame(http2.WINDOW_UPDATE, 0, 0, b"\0\0\0\1"))
+
+
+def _windows_of_many_streams(server: Http2Connection) -> None:
+    """Each frame changes the windows of all streams."""
+    for number in range(1000):
+        server.receive(frame(http2.HEADERS, 5, 2 * number + 1, encode(RAW_REQUEST)))
+    for number in range(300):
+        server.receive(frame(http2.SETTINGS, 0, 0, b"\0\x04\0\0\0" + bytes([number & 1])))
+
+
+def _tiny_windows(server: Http2Connection) -> None:
+    server.receive(frame(http2.SETTINGS, 0, 0, b"\0\x04\0\0\0\1"))
+    server.receive(frame(http2.HEADERS, 5, 1, encode(RAW_REQUEST)))
+    server.send_data(1, bytes(2 * http2.ALLOWANCE))
+    for _ in range(2 * http2.ALLOWANCE):
+        server.receive(frame(http2.WINDOW_UPDATE, 0, 1, b"\0\0\0\1"))
+        server.take_output()
+
+
+def _resets_by_the_server(server: Http2Connection) -> None:
+    """The client makes the server reset what it began."""
+    for number in range(http2.ALLOWANCE):
+        server.receive(frame(http2.HEADERS, 5, 2 * number + 1, encode(RAW_REQUEST)))
+        server.receive(frame(http2.WINDOW_UPDATE, 0, 2 * number + 1, bytes(4)))
+
+
 def _endless_headers(server: Http2Connection) -> None:
     server.receive(frame(http2.HEADERS, 0, 1, b"\x00\x7f\xff\xff\x03"))
     for _ in range(1000):
@@ -331,7 +367,12 @@ def _header_bomb(server: Http2Connection) -> None:
         (_pings, "too many resets, pings"),
         (_settings, "too many resets, pings"),
         (_long_settings, "too many resets, pings"),
-        (_empty_data, "empty frames"),
+        (_empty_data, "tiny frames"),
+        (_tiny_data, "tiny frames"),
+        (_useless_windows, "tiny frames"),
+        (_windows_of_many_streams, "tiny frames"),
+        (_tiny_windows, "tiny frames"),
+        (_resets_by_the_server, "too many resets"),
         (_endless_headers, "without end"),
         (_empty_continuations, "without end"),
         (_header_bomb, "headers of more than"),
@@ -366,6 +407,69 @@ def test_time_gives_back_what_pings_cost() -> None:
         server.receive(frame(http2.PING, 0, 0, bytes(8)))
         server.refill(1)
         server.take_output()
+
+
+@pytest.mark.parametrize("window", [63, 1000])
+def test_a_client_with_small_windows_may_read_for_ever(window: int) -> None:
+    """It gives both windows back after each frame."""
+    server = Http2Connection()
+    server.receive(BEGIN + frame(http2.SETTINGS, 0, 0, b"\0\x04" + window.to_bytes(4, "big")))
+    server.receive(frame(http2.HEADERS, 5, 1, encode(RAW_REQUEST)))
+    server.take_output()
+    server.send_data(1, bytes(window * 2 * http2.ALLOWANCE))
+    while server.waiting_bytes:
+        size = len(server.take_output()) - 9
+        assert size == window
+        for stream_id in (0, 1):
+            server.receive(frame(http2.WINDOW_UPDATE, 0, stream_id, size.to_bytes(4, "big")))
+
+
+def test_a_window_is_looked_at_only_for_who_waits_for_it() -> None:
+    """A thousand answers wait for their own windows, and the connection's grows again and again."""
+    server = Http2Connection()
+    server.receive(BEGIN + frame(http2.SETTINGS, 0, 0, b"\0\x04\0\0\0\0"))
+    for number in range(1000):
+        server.receive(frame(http2.HEADERS, 5, 2 * number + 1, encode(RAW_REQUEST)))
+        server.send_data(2 * number + 1, b"0123456789")
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        for _ in range(100):
+            server.receive(frame(http2.WINDOW_UPDATE, 0, 0, b"\0\0\0\1"))
+    finally:
+        sys.setprofile(None)
+    assert calls < 100 * 100
+    # each goes on with its own
+    server.receive(frame(http2.WINDOW_UPDATE, 0, 1, b"\0\0\0\x0a"))
+    assert server.waiting_bytes == 9990
+    server.receive(frame(http2.SETTINGS, 0, 0, b"\0\x04\0\0\0\x0a"))
+    assert server.waiting_bytes == 0
+
+
+def test_answers_wait_in_turn_for_the_window_of_the_connection() -> None:
+    server = Http2Connection()
+    server.receive(BEGIN)
+    for stream_id in (1, 3, 5):
+        server.receive(frame(http2.HEADERS, 5, stream_id, encode(RAW_REQUEST)))
+    server.take_output()
+    assert server.send_data(1, bytes(65_000))
+    assert not server.send_data(3, bytes(1000))
+    assert not server.send_data(5, bytes(1000))
+    assert server.waiting_bytes == 65_000 + 2000 - 65_535
+    server.take_output()
+    update = frame(http2.WINDOW_UPDATE, 0, 0, (465 + 1).to_bytes(4, "big"))
+    assert server.receive(update) == [Drained(3)]
+    assert server.take_output() == (
+        frame(http2.DATA, 0, 3, bytes(465)) + frame(http2.DATA, 0, 5, bytes(1))
+    )
+    server.receive(frame(http2.RST_STREAM, 0, 5, bytes(4)))
+    assert server.waiting_bytes == 0
+    assert server.receive(update) == []
 
 
 @given(st.binary(max_size=400))

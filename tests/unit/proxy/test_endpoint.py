@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import logging
 import ssl
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import pytest
 import trustme
 
 from ogive.errors import ConnectError
+from ogive.http2.connection import RST_STREAM, frame
 from ogive.proxy.calls import CallContext, CallError, CallKind, GrpcStatus, Method
 from ogive.proxy.config import EndpointConfig
 from ogive.proxy.endpoint import Endpoint
@@ -459,6 +461,8 @@ async def test_a_proxy_header_in_pieces() -> None:
     "header",
     [
         b"PROXY TCP4 here there 1 2\r\n",
+        b"PROXY TCP6 fe80::1%\x1b[2J ::1 1 2\r\n",
+        b"PROXY TCP4 192.0.2.7 192.0.2.1 -1 443\r\n",
         b"PROXY " + bytes(200),
         V2 + b"\x21\x11\xff\xff",
         V2 + b"\x11\x11\x00\x0c" + bytes(12),
@@ -473,6 +477,32 @@ async def test_a_malformed_proxy_header_ends_the_connection(
         client = await run.connect(before=[header])
         await client.lost.wait()
         assert "its PROXY header" in caplog.text
+
+
+async def test_who_never_finishes_a_proxy_header_costs_little_until_it_is_closed() -> None:
+    """What came is not looked at again and again."""
+    count, looks = 20, 0
+
+    def count_looks(_: object, event: str, called: object) -> None:
+        nonlocal looks
+        looks += event == "c_call" and getattr(called, "__name__", "") == "recv"
+
+    async with running(server=ServerLimits(first_frame_s=1.0)) as run:
+        sys.setprofile(count_looks)
+        try:
+            silent = [
+                await asyncio.open_connection("127.0.0.1", run.endpoint.port) for _ in range(count)
+            ]
+            for _, writer in silent:
+                writer.write(b"PROXY TCP4 ")
+            for reader, writer in silent:
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+                writer.close()
+        finally:
+            sys.setprofile(None)
+    # besides one for each end here
+    assert looks <= count * 12
 
 
 # --- limits ---------------------------------------------------------------------------------------
@@ -556,6 +586,34 @@ async def test_requests_that_hold_too_much_memory_end_the_largest_client() -> No
         assert (await small.finish(stream_id)).status == 0
 
 
+async def test_headers_count_as_memory_of_their_client() -> None:
+    """Calls whose requests never come, with as many headers as are allowed."""
+    many = [(f"x-{number}", "") for number in range(300)]
+    limits = ServerLimits(max_read_buffer_bytes=1_000_000)
+    async with running(server=limits) as run:
+        small, large = await run.connect(), await run.connect()
+        waiting = small.begin("Echo")
+        for _ in range(100):
+            if not large.lost.is_set():
+                large.begin("Echo", metadata=many)
+                await asyncio.sleep(0)
+        await large.lost.wait()
+        assert run.endpoint.in_progress == 1
+        small.send(waiting, framed(b"x"))
+        assert (await small.finish(waiting)).status == 0
+
+
+async def test_headers_above_the_limit_end_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as run:
+        client = await run.connect()
+        client.begin("Echo", metadata=[("x-huge", "x" * 17_000)])
+        await client.lost.wait()
+        assert "headers of more than" in caplog.text
+        assert (await (await run.connect()).call("Echo", b"x")).status == 0
+
+
 async def test_responses_that_hold_too_much_memory_end_the_client() -> None:
     """Many calls whose answers wait for a window of nothing."""
     async with running(server=ServerLimits(max_unsent_bytes=100_000)) as run:
@@ -611,6 +669,16 @@ async def test_equal_refusals_are_one_line(caplog: pytest.LogCaptureFixture) -> 
         assert lines == [
             "Fail of 127.0.0.1 was refused: UNAUTHENTICATED: who is J\\xfcrgen at 100 %?"
         ]
+
+
+async def test_equal_faults_of_a_host_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as run:
+        for stream_id in range(9):
+            client = await run.connect()
+            client.transport.write(frame(RST_STREAM, 0, 2 * stream_id + 1, bytes(4)))
+            await client.lost.wait()
+        [line] = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+        assert line == "127.0.0.1: the connection is closed: reset of stream 1, not open"
 
 
 def test_settings_must_be_above_zero() -> None:
