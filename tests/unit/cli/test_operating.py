@@ -11,7 +11,6 @@ from ogive.cli.broker_commands import explain
 from ogive.cli.group_commands import place
 from ogive.cli.main import main
 from ogive.cli.output import confirm
-from ogive.cli.up import hang_up
 from ogive.errors import InvalidOption, ResponseCode
 
 
@@ -144,13 +143,3 @@ def test_wrong_usage_is_one_sentence_before_anybody_is_asked(
     said = capsys.readouterr().err
     assert advice in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-async def test_a_closed_terminal_ends_the_broker_and_nothing_else_that_hangs_up(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
-    stop = asyncio.Event()
-    hang_up(stop)
-    assert stop.is_set() is terminal
