@@ -147,7 +147,7 @@ def _line(record: TraceRecord) -> tuple[object, ...]:
     at = model.instant(record.at_ms or 0).replace(tzinfo=None).isoformat(timespec="milliseconds")
     outcome = record.transaction_state or {True: "ok", False: "failed", None: None}[record.success]
     retried = f"retry {record.retries}" if record.retries else None
-    words = " ".join(word for word in (outcome, retried) if word)
+    words = " ".join(word for word in (outcome, retried, record.error) if word)
     return (
         f"{at}Z" if record.at_ms is not None else None,
         record.step,

@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 120_000
 # the keys of a message are properties, and all properties together have 32,767 bytes
 MAX_KEYS_CHARS: Final = 8_000
+# of the reason why a call failed
+MAX_WHY_CHARS: Final = 200
 
 
 class MessageKind(enum.IntEnum):
@@ -139,9 +141,12 @@ def ended(
     cost_ms: int,
     success: bool,
     end: CallEnd,
+    why: str = "",
 ) -> EncodedTrace:
     """Return a record of type SubAfter: the call is over. One that succeeded too late is a success
     that timed out.
+
+    *why* says why it failed, in a field behind those of Java, which Java's tools pass over.
     """
     return _record(
         (message.id, *message.keys),
@@ -154,7 +159,13 @@ def ended(
         int(end),
         timestamp_ms,
         group,
+        *([_one_line(why)] if why else []),
     )
+
+
+def _one_line(text: str) -> str:
+    """Return the beginning of the text, without the characters that separate fields and records."""
+    return "".join(c if c.isprintable() else " " for c in text[:MAX_WHY_CHARS])
 
 
 def _record(keys: tuple[str, ...], *fields: object) -> EncodedTrace:
@@ -368,9 +379,11 @@ class ConsumeObserver(Protocol):
         """Observe the begin of a call. The return value is handed to ``ended``."""
         ...
 
-    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
+    def ended(
+        self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int, why: str = ""
+    ) -> None:
         """Observe the end of a call: the first *done* messages are finished, the others have
-        failed.
+        failed, and *why* says why.
         """
         ...
 
@@ -414,7 +427,12 @@ class ConsumeTrace:
         return request_id, since
 
     def ended(
-        self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd, done: int
+        self,
+        call: tuple[str, float],
+        messages: Sequence[MessageExt],
+        end: CallEnd,
+        done: int,
+        why: str = "",
     ) -> None:
         request_id, since = call
         cost_s, success = time.monotonic() - since, end is CallEnd.SUCCESS
@@ -424,7 +442,7 @@ class ConsumeTrace:
         ):
             end = CallEnd.TIME_OUT
         now_ms, cost_ms = int(time.time() * 1000), int(cost_s * 1000) // len(messages)
-        for message in messages:
+        for number, message in enumerate(messages):
             if _is_traced(message):
                 self._tracer.add(
                     ended(
@@ -435,6 +453,7 @@ class ConsumeTrace:
                         cost_ms=cost_ms,
                         success=success,
                         end=end,
+                        why=why if number >= done else "",
                     )
                 )
 

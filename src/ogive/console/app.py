@@ -457,10 +457,9 @@ class _Pages:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f'no broker knows a consumer group "{name}"',
             )
-        return {
-            "group": name,
-            "found": await self._messages.dead_letters(name, places_in(request, dlq_topic(name))),
-        }
+        found = await self._messages.dead_letters(name, places_in(request, dlq_topic(name)))
+        failures, trouble = await self._messages.failures(name, [row.id for row in found.rows])
+        return {"group": name, "found": found, "failures": failures, "trouble": trouble}
 
     async def _message(self, request: Request) -> dict[str, Any]:
         message = await self._wanted(request)

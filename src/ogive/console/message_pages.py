@@ -24,7 +24,7 @@ from ogive.errors import (
     ResponseCode,
     TopicNotExist,
 )
-from ogive.model import DLQ_PREFIX, MessageExt, MessageQueue, PropertyName, dlq_topic
+from ogive.model import DLQ_PREFIX, TRACE_TOPIC, MessageExt, MessageQueue, PropertyName, dlq_topic
 from ogive.text import escape_lines
 from ogive.wire.trace import TraceRecord
 
@@ -32,6 +32,15 @@ from ogive.wire.trace import TraceRecord
 LIMIT: Final = 50
 # messages that one broker is asked for by key: Apache's brokers give no more at once
 KEY_LIMIT: Final = 64
+# time for which the traces of a dead letter are reused: they hardly change
+WHY_S: Final = 10.0
+# what clients that write no error tell, such as Java's
+_RESULTS: Final = {
+    "timeout": "its call took longer than the consume timeout",
+    "exception": "its listener raised an exception, of which its client tells no text",
+    "invalid": "its listener returned nothing that is a result",
+    "later": "its listener asked for another try",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +157,26 @@ class MessageQueries:
         except TopicNotExist:
             return FoundMessages(())
 
+    async def failures(self, group: str, ids: Sequence[str]) -> tuple[dict[str, str], str | None]:
+        """Return the last failure of each of these messages at *group*, as its traces tell it, and
+        the reason if traces cannot be read. Messages without a trace are missing.
+        """
+        if TRACE_TOPIC not in await self._cluster.topics():
+            return {}, None
+        queries = self._cluster.queries
+
+        async def last(message_id: str) -> str | None:
+            records = await queries.once(
+                ("trace", message_id),
+                lambda: queries.bounded(lambda: queries.admin.trace(message_id)),
+                WHY_S,
+            )
+            return last_failure(records, group)
+
+        told, troubles = await gather_answers(dict.fromkeys(ids), last)
+        trouble = next((f"traces: {reason(error)}" for error in troubles.values()), None)
+        return {message: text for message, text in told.items() if text is not None}, trouble
+
     async def by_id(self, message_id: str, topic: str | None) -> MessageExt:
         """Return the message with an id. Raises QueryNotFound, NoRoute,
         NotSupported, BrokerError.
@@ -201,6 +230,21 @@ class MessageQueries:
             Reader(group, at, at is not None and at > offset) for group, at in told.items()
         )
         return readers, tuple(f"{group}: {reason(error)}" for group, error in troubles.items())
+
+
+def last_failure(records: Sequence[TraceRecord], group: str) -> str | None:
+    """Return why the group's last call with a message failed; None if no trace tells of one."""
+    ended = [
+        record
+        for record in records
+        if record.step == "consumed"
+        and record.group == group
+        and (record.success is False or record.result not in (None, "success"))
+    ]
+    if not ended:
+        return None
+    last = ended[-1]
+    return last.error or _RESULTS.get(last.result or "", "its listener failed")
 
 
 def places_of(offsets: Mapping[MessageQueue, int]) -> tuple[str, ...]:

@@ -91,6 +91,11 @@ class Queries:
                     self._avoid(address, exc)
                 raise
 
+    async def bounded(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer of *ask*, which counts as one of the calls at once."""
+        async with self._room:
+            return await ask()
+
     def _check(self, address: str) -> None:
         until, error = self._away.get(address, (0.0, None))
         if error is not None and self._clock() < until:

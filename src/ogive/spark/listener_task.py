@@ -102,7 +102,9 @@ class CallCounts:
     def begun(self, messages: Sequence[MessageExt]) -> Any:
         return None
 
-    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
+    def ended(
+        self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int, why: str = ""
+    ) -> None:
         if (messages[0].queue, messages[-1].queue_offset) not in self.late:
             self.ends.append((messages[0].queue, len(messages) - done))
 

@@ -12,6 +12,8 @@ from ogive.errors import ProtocolError
 from ogive.model import split_keys
 
 _FIELD, _RECORD = "\x01", "\x02"
+# by the ordinals of ConsumeReturnType.java
+CALL_RESULTS: Final = ("success", "timeout", "exception", "invalid", "later")
 MESSAGE_KINDS: Final = ("normal", "half", "commit", "delay", "order")
 
 
@@ -23,6 +25,9 @@ class TraceRecord:
     ``transaction ended``. Fields that a step does not have are None; *request_id* joins a
     ``consumed`` with its ``delivered``. *client* is the address from which the client sent the
     record, *host* the broker's address for ``sent`` and ``transaction ended``.
+
+    *result* says how a call ended (one of CALL_RESULTS), *error* why it failed, if the client wrote
+    that.
     """
 
     step: str
@@ -41,6 +46,8 @@ class TraceRecord:
     message_type: str | None = None
     offset_id: str | None = None
     transaction_state: str | None = None
+    result: str | None = None
+    error: str | None = None
 
 
 _STEPS: Final = ("sent", "transaction ended", "delivered", "consumed")
@@ -101,8 +108,10 @@ def _record(fields: list[str]) -> TraceRecord | None:
                 cost_ms=at.number(3),
                 success=at.flag(4),
                 keys=at.keys(5),
+                result=at.name(6, CALL_RESULTS),
                 at_ms=at.number(7),
                 group=at.text(8),
+                error=at.text(9),
             )
         case "EndTransaction":
             return TraceRecord(

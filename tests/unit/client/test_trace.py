@@ -103,6 +103,22 @@ def test_what_was_consumed_in_apaches_form() -> None:
     )
 
 
+def test_a_reason_is_one_bounded_field() -> None:
+    record = trace.ended(
+        message(0),
+        timestamp_ms=1_700_000_000_009,
+        group="billing",
+        request_id="R1",
+        cost_ms=9,
+        success=False,
+        end=CallEnd.EXCEPTION,
+        why="bad\x01\x02\n" + "x" * 1000,
+    )
+    fields = record.text.removesuffix("\x02").split("\x01")
+    assert len(fields) == 10
+    assert fields[9] == "bad   " + "x" * 194
+
+
 def test_records_are_packed_into_few_messages_within_the_limits() -> None:
     records = [EncodedTrace((f"id{i}", "shared"), "x" * 1000) for i in range(300)]
     messages = list(packed(records))
@@ -305,13 +321,13 @@ async def test_the_record_says_how_a_call_ended(broker: FakeBroker) -> None:
     one = listener("Orders", group="billing", start="earliest")(bill)
     async with PushConsumer(one, name_server=broker.address, config=traced()):
         await eventually(lambda: len(seen) == 5)
-    ends = {row[2]: (row[4], row[6]) for row in traces(broker) if row[0] == "SubAfter"}
+    ends = {row[2]: (row[4], row[6], *row[9:]) for row in traces(broker) if row[0] == "SubAfter"}
     assert ends == {
-        "later": ("false", "4"),
-        "nonsense": ("false", "3"),
+        "later": ("false", "4", "its listener asked for another try"),
+        "nonsense": ("false", "3", "its listener returned 7, which is not a result"),
         "reply": ("true", "0"),
         "good": ("true", "0"),
-        "raises": ("false", "2"),
+        "raises": ("false", "2", "ValueError('bad')"),
     }
 
 

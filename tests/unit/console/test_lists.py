@@ -275,10 +275,70 @@ async def test_dead_letters_have_tries_and_next_pages(fake: FakeBroker, page: Br
     rows[-1] = replace(rows[-1], properties=b"RETRY_TOPIC\x01Orders\x02", reconsume_times=3)
     assert flat(await pages_from(page, "/dead-letters/billing")) == names[::-1]
     words = (await look(page, "/dead-letters/billing")).words
-    assert "Tries Tag Keys" in words
-    assert re.search(rf"Orders 3 {names[-1]} ", words)
+    assert "Tries Last error Tag Keys" in words
+    assert re.search(rf"Orders 3 not traced {names[-1]} ", words)
     # a producer has sent that one to the dead letters
-    assert re.search(rf"– – {names[-2]} ", words)
+    assert re.search(rf"– – not traced {names[-2]} ", words)
+
+
+def traced(broker: FakeBroker, *records: tuple[object, ...]) -> None:
+    """Put records of clients into the trace topic, each in a message of its own."""
+    broker.topics["RMQ_SYS_TRACE_TOPIC"] = 1
+    for record in records:
+        text = "\x01".join(map(str, record)) + "\x02"
+        name = record[2] if record[0] == "SubAfter" else record[5]
+        broker.put("RMQ_SYS_TRACE_TOPIC", text.encode(), properties=f"KEYS\x01{name}\x02".encode())
+    indexed(broker, "RMQ_SYS_TRACE_TOPIC")
+
+
+async def test_dead_letters_show_the_last_error_that_was_traced(
+    fake: FakeBroker, page: Browser
+) -> None:
+    fake.on(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ok(body=dumps({"subscriptionGroupTable": {"billing": {"groupName": "billing"}}})),
+    )
+    fake.topics["%DLQ%billing"] = 1
+    for name in ("ID1", "ID2", "ID3", "ID4"):
+        properties = f"UNIQ_KEY\x01{name}\x02RETRY_TOPIC\x01Orders\x02".encode()
+        fake.put("%DLQ%billing", f"body-{name}".encode(), properties=properties)
+    traced(
+        fake,
+        ("SubAfter", "R1", "ID1", 5, "false", "", 2, 2000, "billing", "ValueError('first')"),
+        ("SubAfter", "R2", "ID1", 5, "false", "", 2, 3000, "billing", "ValueError('<b>')"),
+        ("SubAfter", "R3", "ID1", 5, "false", "", 2, 4000, "shipping", "KeyError('other')"),
+        # a client in Java tells no text
+        ("SubAfter", "R4", "ID2", 5, "false", "", 2, 2000, "billing"),
+        ("SubAfter", "R5", "ID3", 9, "true", "", 1, 2000, "billing"),
+    )
+    answer = await look(page, "/dead-letters/billing")
+    for name, why in (
+        ("ID1", "ValueError('<b>')"),
+        ("ID2", "its listener raised an exception, of which its client tells no text"),
+        ("ID3", "its call took longer than the consume timeout"),
+        ("ID4", "not traced"),
+    ):
+        assert f" {name} Orders 0 {why} body-{name} " in answer.words
+    assert "<b>" not in answer.text
+    assert "the member wrote no trace of the failure" in answer.words
+    assert 'class="failing"' not in answer.text
+
+
+async def test_traces_that_cannot_be_read_are_not_missing_ones(
+    fake: FakeBroker, page: Browser
+) -> None:
+    fake.on(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ok(body=dumps({"subscriptionGroupTable": {"billing": {"groupName": "billing"}}})),
+    )
+    fake.topics["%DLQ%billing"] = 1
+    fake.put("%DLQ%billing", b"decaf", properties=b"UNIQ_KEY\x01ID1\x02")
+    fake.topics["RMQ_SYS_TRACE_TOPIC"] = 1
+    fake.on(RequestCode.QUERY_MESSAGE, error(ResponseCode.SYSTEM_ERROR, "index is broken"))
+    answer = await look(page, "/dead-letters/billing")
+    assert "traces: index is broken" in answer.words
+    assert "decaf" in answer.words
+    assert 'class="failing"' in answer.text
 
 
 async def test_the_client_of_a_trace_is_not_the_broker_that_it_names(

@@ -30,7 +30,7 @@ def test_a_send_a_delivery_and_its_end_are_read() -> None:
         "true",
     )
     before = ("SubBefore", 2000, "DefaultRegion", "billing", "R1", KEY, 2, "4711")
-    after = ("SubAfter", "R1", KEY, 5, "false", "4711", 0, 2005, "billing")
+    after = ("SubAfter", "R1", KEY, 5, "false", "4711", 2, 2005, "billing")
     assert decode_trace(body(pub, before, after)) == [
         TraceRecord(
             step="sent",
@@ -64,8 +64,15 @@ def test_a_send_a_delivery_and_its_end_are_read() -> None:
             cost_ms=5,
             success=False,
             request_id="R1",
+            result="exception",
         ),
     ]
+
+
+def test_what_a_client_tells_of_a_failure_is_read() -> None:
+    after = ("SubAfter", "R1", KEY, 5, "false", "", 4, 2005, "billing", "asked for another try")
+    (record,) = decode_trace(body(after))
+    assert (record.result, record.error) == ("later", "asked for another try")
 
 
 def test_the_end_of_a_transaction_is_read() -> None:

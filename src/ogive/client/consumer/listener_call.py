@@ -292,19 +292,19 @@ def _verdict(
     seen: Any,
 ) -> Verdict:
     verdict: Verdict = None
-    end, done = CallEnd.SUCCESS, len(messages)
+    end, done, why = CallEnd.SUCCESS, len(messages), ""
     if error is not None:
         verdict, end = failed(listener, messages, error), CallEnd.EXCEPTION
     elif answer is not None:
         verdict = judge(listener, messages, answer)
     if isinstance(verdict, Failure):
-        done = verdict.done
+        done, why = verdict.done, verdict.why
         if error is None:
             end = CallEnd.LATER if isinstance(answer, Later | Suspend) else CallEnd.NONSENSE
     elif verdict is ROLLBACK:
-        end, done = CallEnd.LATER, 0
+        end, done, why = CallEnd.LATER, 0, "its listener rolled it back"
     if observer is not None:
-        observer.ended(seen, messages, end, done)
+        observer.ended(seen, messages, end, done, why)
     return verdict
 
 

@@ -263,7 +263,7 @@ class IteratorService:
         )
         if self._group.observer is not None:
             self._group.observer.ended(
-                out[2], [message], CallEnd.SUCCESS if done else CallEnd.LATER, int(done)
+                out[2], [message], CallEnd.SUCCESS if done else CallEnd.LATER, int(done), why
             )
         if verdict is None:
             self._group.finish_message(process_queue, message)
