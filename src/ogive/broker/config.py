@@ -23,7 +23,7 @@ from ogive.model import MAX_BODY_BYTES, MAX_TOPIC_LENGTH, NAME_CHARACTER
 from ogive.store.retention import RetentionConfig
 from ogive.store.tables import JsonTable
 from ogive.text import is_line
-from ogive.transport.busy_poll import MAX_BUSY_POLL_S
+from ogive.transport.event_loop import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.configs import DataVersion
@@ -256,7 +256,7 @@ class BrokerConfig:
     """Time that a stop gives running requests."""
     busy_poll_s: float = 0.0
     """Time to look for a client's next request before sleeping; 0 turns it off. See
-    transport/busy_poll.py."""
+    transport/event_loop.py."""
     server: ServerLimits = field(default_factory=ServerLimits)
     """Limits of connections."""
 

@@ -22,8 +22,8 @@ from ogive.cli.parser import build_parser
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES
 from ogive.text import is_line
-from ogive.transport.busy_poll import MAX_BUSY_POLL_S
 from ogive.transport.connection import is_loopback, join_address, reason_of
+from ogive.transport.event_loop import MAX_BUSY_POLL_S
 from ogive.transport.tls import TlsConfig
 from ogive.wire.numbers import DEFAULT_DELAY_LEVELS, DelayLevels
 

@@ -65,7 +65,7 @@ class ServerLimits:
     """A peer with more unread data is closed at once."""
     max_unread_bytes: int = 256 * 1024 * 1024
     """Unread bytes of all connections together; above it the slowest are closed, see
-    write_backpressure.py.
+    Unread in server.py.
     """
     linger_s: float = 10.0
     """Time for a peer to read its last answers after its connection is closed here."""

@@ -1,6 +1,6 @@
 """Time that stands still until a test moves it."""
 
-from ogive.transport.busy_poll import Expectation
+from ogive.transport.event_loop import Expectation
 
 LIMIT_S = 100e-6
 

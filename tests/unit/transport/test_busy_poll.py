@@ -2,7 +2,7 @@
 
 import pytest
 
-from ogive.transport.busy_poll import (
+from ogive.transport.event_loop import (
     HELD_UP,
     HELD_UP_S,
     PAUSE_S,

@@ -8,8 +8,8 @@ from collections import deque
 
 import pytest
 
-from ogive.transport.busy_poll import SOON, Lookout
 from ogive.transport.connection import Connection, connect
+from ogive.transport.event_loop import SOON, Lookout
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from ogive.transport.limits import ServerLimits
-from ogive.transport.write_backpressure import COUNTED, Unread
+from ogive.transport.server import COUNTED, Unread
 
 MIB = 1024 * 1024
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from ogive.errors import ConnectError
 from ogive.store.types import QueueKey
 from ogive.transport.connection import Connection
-from ogive.transport.write_backpressure import Unread
+from ogive.transport.server import Unread
 
 
 class WaitingRead(Protocol):
