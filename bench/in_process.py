@@ -36,8 +36,7 @@ from ogive.wire.codes import (
     SerializeType,
     SysFlag,
 )
-from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.frame import FrameDecoder
+from ogive.wire.command import FrameDecoder, RemotingCommand, decode_command, encode_command
 from ogive.wire.headers.codec import Header, encode_header
 from ogive.wire.headers.pop import BatchAckMessageRequest, PopMessageRequest
 from ogive.wire.headers.pull import PullMessageRequest

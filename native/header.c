@@ -1,4 +1,4 @@
-/* Frames, and commands with a binary header. Python: wire/frame.py, wire/command.py.
+/* Frames, and commands with a binary header. Python: wire/command.py, wire/command.py.
 
    Layout of a frame without its length word: serialize type u8 | header length u24 | code i16 |
    language u8 | version i16 | opaque i32 | flag i32 | remark length i32 | remark | length of the

@@ -5,7 +5,7 @@
 #define FAST(function, text) (PyCFunction)(void (*)(void))(function), METH_FASTCALL, PyDoc_STR(text)
 
 static PyMethodDef functions[] = {
-    {"frames", FAST(native_frames, "frames(data, limit): see FrameDecoder in ogive.wire.frame")},
+    {"frames", FAST(native_frames, "frames(data, limit): see FrameDecoder in ogive.wire.command")},
     {"binary_command",
         FAST(native_binary_command,
             "binary_command(frame): see decode_command() in ogive.wire.command")},

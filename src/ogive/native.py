@@ -73,7 +73,7 @@ class Native(Protocol):
     def frames(self, data: bytes, limit: int, /) -> tuple[list[bytes], int]:
         """Return the whole frames at the beginning of *data*, and where they end.
 
-        Twin: FrameDecoder in ogive.wire.frame.
+        Twin: FrameDecoder in ogive.wire.command.
         """
 
     def binary_command(

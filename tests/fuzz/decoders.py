@@ -39,9 +39,8 @@ from ogive.wire.bodies import acls, clients, configs, routes, running_info, stat
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.routes import RegisterBrokerBody
 from ogive.wire.codes import SysFlag
-from ogive.wire.command import decode_command, encode_command
+from ogive.wire.command import FrameDecoder, decode_command, encode_command
 from ogive.wire.compression import decompress
-from ogive.wire.frame import FrameDecoder
 from ogive.wire.headers.codec import Header, decode_header, encode_header
 from ogive.wire.message import (
     decode_batch,

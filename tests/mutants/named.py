@@ -41,8 +41,8 @@ from ogive.store.tables import replace_file, write_synced
 from ogive.store.writer import CommitWriter
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.routes import RegisterBrokerBody, check_brokers
+from ogive.wire.command import FrameDecoder
 from ogive.wire.compression import _unpack_zlib
-from ogive.wire.frame import FrameDecoder
 from ogive.wire.message import _decode
 from tests.mutants.fault import Fault
 

@@ -34,9 +34,17 @@ from ogive.wire.bodies.routes import (
 )
 from ogive.wire.bodies.stats import consume_stats_loads, kv_table_loads, topic_stats_loads
 from ogive.wire.codes import LanguageCode, SerializeType
-from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
+from ogive.wire.command import (
+    MAX_EXT_FIELDS,
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    FrameDecoder,
+    RemotingCommand,
+    SplitFrame,
+    decode_command,
+    encode_command,
+)
 from ogive.wire.compression import CompressionType, compress, decompress
-from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder, SplitFrame
 from ogive.wire.headers.codec import decode_header, encode_header
 from ogive.wire.headers.name_server import RegisterBrokerRequest
 from ogive.wire.headers.pull import PullMessageRequest

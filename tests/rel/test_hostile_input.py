@@ -24,8 +24,7 @@ from ogive.model import MessageExt
 from ogive.testing import Broker
 from ogive.wire.bodies.json_fields import MAX_REGISTERED_TOPICS
 from ogive.wire.codes import RequestCode, SerializeType
-from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.frame import MAX_FRAME_BYTES
+from ogive.wire.command import MAX_FRAME_BYTES, RemotingCommand, decode_command, encode_command
 from ogive.wire.message import MAX_BATCH_MESSAGES, BatchItem, encode_batch, encode_properties
 from tests.figures import figures, p99_ms
 from tests.raw_client import RawClient, messages, unique_key

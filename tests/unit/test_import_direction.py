@@ -120,7 +120,7 @@ MAY_PRINT = {"cli"}
 
 
 def part_of(module: str) -> str:
-    """ "wire" for "ogive.wire.frame".
+    """ "wire" for "ogive.wire.command".
 
     Raises KeyError for a part that STEP does not know: give it a place there.
     """

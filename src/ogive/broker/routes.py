@@ -31,8 +31,7 @@ from ogive.wire.bodies.configs import (
 )
 from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.codes import RequestCode
-from ogive.wire.command import RemotingCommand
-from ogive.wire.frame import MAX_FRAME_BYTES
+from ogive.wire.command import MAX_FRAME_BYTES, RemotingCommand
 from ogive.wire.headers.admin import (
     CleanExpiredQueuesRequest,
     CleanUnusedTopicRequest,

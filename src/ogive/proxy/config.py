@@ -5,7 +5,7 @@ from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.transport.limits import ServerLimits
-from ogive.wire.frame import MAX_FRAME_BYTES
+from ogive.wire.command import MAX_FRAME_BYTES
 
 DEFAULT_PORT: Final = 8081
 

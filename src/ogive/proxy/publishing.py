@@ -31,7 +31,7 @@ from ogive.proxy.sessions import Session, read_transaction_id, transaction_id
 from ogive.proxy.status import Illegal, ok, status_of_send
 from ogive.wire.bodies.json_fields import PERM_WRITE
 from ogive.wire.codes import Decision, SysFlag
-from ogive.wire.frame import MAX_FRAME_BYTES
+from ogive.wire.command import MAX_FRAME_BYTES
 from ogive.wire.headers.send import (
     EndTransactionRequest,
     RecallMessageRequest,

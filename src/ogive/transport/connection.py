@@ -25,8 +25,7 @@ from ogive.errors import (
 from ogive.transport.event_loop import SLICE_S, Deadlines, look_up
 from ogive.transport.limits import Limits
 from ogive.wire.codes import Flag, ResponseCode
-from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.frame import FrameDecoder
+from ogive.wire.command import FrameDecoder, RemotingCommand, decode_command, encode_command
 from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.errors import InvalidOption
-from ogive.wire.frame import MAX_FRAME_BYTES
+from ogive.wire.command import MAX_FRAME_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ogive.native import Native
 from ogive.store.types import PutResult
-from ogive.wire.command import decode_command
-from ogive.wire.frame import FrameDecoder
+from ogive.wire.command import FrameDecoder, decode_command
 from ogive.wire.sends import SendAnswer, encode_answers, encode_answers_in_python
 
 HOST, HOST_V6 = bytes.fromhex("7f000001000027d1"), bytes(range(20))

@@ -1,4 +1,4 @@
-"""native/header.c beside ogive.wire.frame and ogive.wire.command."""
+"""native/header.c beside ogive.wire.command and ogive.wire.command."""
 
 import struct
 from typing import Any
@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.wire.codes import SerializeType
-from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
-from ogive.wire.frame import MAX_HEADER_BYTES, FrameDecoder
+from ogive.wire.command import (
+    MAX_EXT_FIELDS,
+    MAX_HEADER_BYTES,
+    FrameDecoder,
+    RemotingCommand,
+    decode_command,
+    encode_command,
+)
 
 lengths = st.one_of(
     st.integers(0, 12), st.sampled_from([0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFF0])
@@ -202,7 +208,7 @@ def test_frames_are_those_that_python_finds(
     compiled: Native, stream: list[bytes], limit: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ogive.wire.frame.native", None)
+        patch.setattr("ogive.wire.command.native", None)
         twin = fed(stream, limit)
     patched = fed(stream, limit)
     assert patched == twin

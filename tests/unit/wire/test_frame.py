@@ -1,7 +1,7 @@
 """Frames of a stream of bytes."""
 
 from ogive.http2.connection import PREFACE
-from ogive.wire.frame import FrameDecoder
+from ogive.wire.command import FrameDecoder
 
 
 def test_a_grpc_client_is_told_the_right_port() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.wire.codes import LanguageCode, SerializeType
-from ogive.wire.command import decode_command, encode_command
-from ogive.wire.frame import FrameDecoder
+from ogive.wire.command import FrameDecoder, decode_command, encode_command
 from ogive.wire.message import (
     StoredMessage,
     decode_batch,

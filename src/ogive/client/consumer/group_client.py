@@ -22,9 +22,9 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies.clients import SQL92, SubscriptionData
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import PullSysFlag, SysFlag
+from ogive.wire.command import MAX_FRAME_BYTES
 from ogive.wire.compression import compress
 from ogive.wire.fitting import fit_properties
-from ogive.wire.frame import MAX_FRAME_BYTES
 from ogive.wire.headers.pull import PullMessageRequest
 from ogive.wire.headers.send import SendMessageRequestV2, SendReplyMessageRequestV2
 from ogive.wire.message import MAX_PROPERTIES_BYTES, DamagedMessage, encode_properties

@@ -11,8 +11,7 @@ from ogive.transport.connection import one_frame
 from ogive.transport.server import ServerConnection
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import Flag, LanguageCode, RequestCode, SerializeType
-from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.frame import FrameDecoder
+from ogive.wire.command import FrameDecoder, RemotingCommand, decode_command, encode_command
 from ogive.wire.message import (
     StoredMessage,
     decode_stored,
