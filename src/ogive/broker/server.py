@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from ogive.access.user_table import AccessTable
 from ogive.broker.config import BrokerConfig
 from ogive.broker.deferred.delay_levels import Schedule
-from ogive.broker.deferred.timers import Timers
 from ogive.broker.dispatch import dispatch, on_frames
 from ogive.broker.handlers.clients import notify_members
 from ogive.broker.maintenance import Scrubbing, machine_time_s
@@ -18,8 +17,6 @@ from ogive.broker.metrics_page import metrics
 from ogive.broker.pop import checkpoints
 from ogive.broker.pop.order import Unlocks
 from ogive.broker.pop.revive import Reviver
-from ogive.broker.pop.waiting import PopHolds
-from ogive.broker.pulls.long_polling import PullHolds
 from ogive.broker.registration import Dial
 from ogive.broker.services import Context
 from ogive.broker.startup import (
@@ -34,7 +31,6 @@ from ogive.broker.state.config_table import ProgressSaver
 from ogive.broker.traffic import SAMPLE_S
 from ogive.errors import IllegalStateError, OgiveError, StoreError
 from ogive.native import build
-from ogive.store.types import QueueKey
 from ogive.transport.connection import Connection, join_address
 from ogive.transport.event_loop import cancel_all, every
 from ogive.transport.monitoring import CONTENT_TYPE, Response
@@ -74,8 +70,7 @@ class Broker:
         self.unexported: StoreError | None = None
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(
-            self._handle,
-            self._on_frames,
+            _too_early,
             host=config.host,
             port=config.port,
             tls=config.tls,
@@ -119,6 +114,8 @@ class Broker:
             dial=self._dial,
             members_changed=self._members_changed,
         )
+        self._server.handle = partial(dispatch, ctx)
+        self._server.on_frames = partial(on_frames, ctx)
         schedule = self._schedule = build_schedule(ctx, opened)
         ctx.delivered = schedule.delivered
         ctx.retention.needed += [
@@ -153,9 +150,7 @@ class Broker:
 
     def _start_store(self, ctx: Context, schedule: Schedule, opened: Opened) -> None:
         """Let messages be stored, and deliver those that waited."""
-        ctx.store.on_arrival = partial(
-            _arrived, ctx.holds, (ctx.pop_holds, ctx.notify_holds), schedule, ctx.timers
-        )
+        ctx.store.on_arrival = ctx.arrived
         ctx.store.on_failure = self._fail
         ctx.store.start(ctx.turn.call_from_thread, writer=self._machine.writer)
         ctx.store.journal.start(ctx.turn.add)
@@ -297,17 +292,6 @@ class Broker:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _handle(self, connection: Connection, command: RemotingCommand) -> None:
-        assert self._ctx is not None, "_on_frames() takes no request then"
-        dispatch(self._ctx, connection, command)
-
-    def _on_frames(self, connection: Connection, frames: list[bytes], at: int) -> int:
-        if self._ctx is None:
-            # the answer would come from a broker that is not there yet, or any more
-            connection.abort("")
-            return 1
-        return on_frames(self._ctx, connection, frames, at)
-
     def _opened(self, connection: ServerConnection) -> None:
         if self._ctx is None:
             connection.abort("")
@@ -390,18 +374,9 @@ def _jobs(ctx: Context) -> list[_Job]:
 # --- what happens meanwhile -----------------------------------------------------------------------
 
 
-def _arrived(
-    holds: PullHolds,
-    pop_holds: Iterable[PopHolds],
-    schedule: Schedule,
-    timers: Timers,
-    ends: dict[QueueKey, int],
-) -> None:
-    holds.arrived(ends)
-    for each in pop_holds:
-        each.arrived(ends)
-    schedule.arrived(ends)
-    timers.arrived(ends)
+def _too_early(connection: Connection, _command: RemotingCommand) -> None:
+    """End a connection that was accepted before there was a broker to answer."""
+    connection.abort("")
 
 
 def _unlocked(ctx: Context, group: str, topic: str, queue_id: int) -> None:

@@ -1,7 +1,7 @@
 """The broker's state for handlers. The event loop owns all of it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -29,7 +29,7 @@ from ogive.broker.traffic import Traffic
 from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.store.message_store import MessageStore
-from ogive.store.types import Messages, NewMessage, PutDone, PutResult, bytes_of
+from ogive.store.types import Messages, NewMessage, PutDone, PutResult, QueueKey, bytes_of
 from ogive.transport.connection import Connection
 from ogive.transport.event_loop import Slices, Turn
 from ogive.wire.command import RemotingCommand
@@ -210,6 +210,15 @@ class Context:
         """
         self.store.put(messages, done)
         self._submit_soon()
+
+    def arrived(self, ends: Mapping[QueueKey, int]) -> None:
+        """Answer requests that wait for messages of queues that have grown."""
+        if self.holds.by_queue:
+            self.holds.arrived(ends)
+        if self.pop_holds.by_key:
+            self.pop_holds.arrived(ends)
+        if self.notify_holds.by_key:
+            self.notify_holds.arrived(ends)
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """Call put_now() for messages that waited in a topic of the broker's own: each is stored in

@@ -168,6 +168,8 @@ class MessageStore:
         self._stats = StoreStats()
         self.on_failure: Callable[[StoreError], None] | None = None
         self.on_arrival: Callable[[dict[QueueKey, int]], None] | None = None
+        # what to call when a queue has grown, after on_arrival
+        self.on_growth: dict[QueueKey, Callable[[], None]] = {}
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -521,6 +523,8 @@ class MessageStore:
                     log.exception("a put callback failed")
         if self.on_arrival is not None and touched:
             self.on_arrival({key: queue.max_offset for key, queue in touched.items()})
+        for key in touched.keys() & self.on_growth.keys():
+            self.on_growth[key]()
         self._flushes.add(touched.values())
 
     @property

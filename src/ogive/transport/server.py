@@ -175,8 +175,9 @@ class ServerConnection(Connection):
 
 
 class Server:
-    """*on_frames* is called with the frames of a read. By default it handles them one by one, and
-    calls ``handler(connection, command)`` for each request. See FramesHandler, RequestHandler.
+    """``on_frames`` is called with the frames of a read of connections accepted from then on. By
+    default it handles them one by one, and calls ``handler(connection, command)`` for each request.
+    See FramesHandler, RequestHandler.
 
     The requests of one loop iteration are finished together (``turn``). If only one client sends
     requests, its requests are finished at the end of the read.
@@ -185,7 +186,6 @@ class Server:
     def __init__(
         self,
         handler: RequestHandler,
-        on_frames: FramesHandler = one_frame,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -202,7 +202,7 @@ class Server:
         has allowed a request; the others share little memory.
         """
         self.handle = handler
-        self.on_frames = on_frames
+        self.on_frames: FramesHandler = one_frame
         self.host = host
         self.port = port
         self.limits = limits or ServerLimits()

@@ -46,7 +46,6 @@ class Bench:
         self.schedule = Schedule(
             self.store, self.put, self.disk.fetch, levels, bytes(8), lambda: self.now_ms
         )
-        self.store.on_arrival = self.schedule.arrived
         self.store.start(lambda report: report(), writer=InlineWriter)
 
     def put(self, messages: tuple[NewMessage], done: PutDone) -> None:

@@ -277,7 +277,7 @@ async def test_a_dropped_connection_frees_all_that_was_kept_for_it(server: Broke
     async with asyncio.timeout(60):
         while ctx.born_hosts or len(ctx.holds) or len(ctx.clients):
             await asyncio.sleep(0)
-    assert not ctx.holds._by_queue
+    assert not ctx.holds.by_queue
     assert not ctx.clients._groups_of
 
 

@@ -53,7 +53,6 @@ class Bench:
         self.timers = Timers(self.store, lambda: self.now_ms, max_waiting)
         self.timers.recover(self.file.progress())
         self.file.take_over(self.timers.snapshot()())
-        self.store.on_arrival = self.timers.arrived
         self.store.start(lambda report: report(), writer=InlineWriter)
         self.disk = ColdDisk(self.store)
         self.timers.start(self.put, self.disk.fetch, bytes(8))
@@ -405,7 +404,7 @@ async def test_a_read_error_in_the_middle_takes_nothing_up_twice(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken back, a message that was there twice ended the reading of all behind it."""
-    monkeypatch.setattr(bench.timers, "_wake", lambda: None)
+    monkeypatch.setattr(bench.store, "on_growth", {})
     stored = bench.send(b"a", 5_000)
     second = bench.send(b"b", 5_000)
     bench.send(b"0", int(stored["TIMER_OUT_MS"]) + 1 - NOW, TIMER_DEL_UNIQKEY="a")

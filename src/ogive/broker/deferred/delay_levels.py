@@ -114,6 +114,7 @@ class Schedule:
             (SCHEDULE_TOPIC, queue_id): _Level(queue_id + 1, store, put, fetch, store_host, now_ms)
             for queue_id in (*range(self._known), *sorted(gone))
         }
+        store.on_growth.update({key: level.wake for key, level in self._levels.items()})
         # progress of levels that have no queue here: another broker may have them, with the same
         # store
         self._others: dict[str, int] = {}
@@ -132,11 +133,6 @@ class Schedule:
         """Begin no more deliveries, and wait for those in progress."""
         for level in self._levels.values():
             await level.stop()
-
-    def arrived(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Report that queues have grown: (topic, queue id) -> new end."""
-        for key in self._levels.keys() & ends.keys():
-            self._levels[key].wake()
 
     def delivered(self, level: int) -> int:
         """Return the queue offset up to which the level is delivered."""

@@ -38,7 +38,7 @@ import heapq
 import logging
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -334,12 +334,8 @@ class Timers:
         self._put, self._store_host = put, store_host
         self._reads = JobReads(self._store, fetch, self._brought_in)
         self._loop = asyncio.get_running_loop()
+        self._store.on_growth[TIMER_KEY] = self._wake
         self._wake()
-
-    def arrived(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Report that queues have grown: (topic, queue id) -> new end."""
-        if TIMER_KEY in ends:
-            self._wake()
 
     async def stop(self) -> None:
         """Begin no more deliveries, and wait for those in progress."""

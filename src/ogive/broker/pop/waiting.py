@@ -53,7 +53,7 @@ class PopHolds:
         self._loop = asyncio.get_running_loop()
         self._per_key, self._keys, self._total = per_key, keys, total
         self._per_connection, self._newest = per_connection, newest
-        self._waiting: dict[Key, OrderedDict[WaitingPop, asyncio.TimerHandle]] = {}
+        self.by_key: dict[Key, OrderedDict[WaitingPop, asyncio.TimerHandle]] = {}
         self._by_topic: dict[str, dict[Key, None]] = {}
         self._by_connection: dict[Connection, dict[WaitingPop, None]] = {}
         self._count = 0
@@ -66,7 +66,7 @@ class PopHolds:
         return self._count
 
     def count(self, key: Key) -> int:
-        return len(self._waiting.get(key, ()))
+        return len(self.by_key.get(key, ()))
 
     def hold(self, pop: WaitingPop, timeout_s: float) -> bool:
         """Hold the request until a message comes, or for *timeout_s*.
@@ -74,17 +74,17 @@ class PopHolds:
         False if there is no room, or at the close: then the caller answers.
         """
         mine = self._by_connection.get(pop.connection, {})
-        waiting = self._waiting.get(pop.key)
+        waiting = self.by_key.get(pop.key)
         if (
             self.closed
             or self._count >= self._total
             or len(mine) >= self._per_connection
-            or (len(self._waiting) >= self._keys if waiting is None else False)
+            or (len(self.by_key) >= self._keys if waiting is None else False)
             or (waiting is not None and len(waiting) >= self._per_key)
         ):
             return False
         if waiting is None:
-            waiting = self._waiting[pop.key] = OrderedDict()
+            waiting = self.by_key[pop.key] = OrderedDict()
             for topic in pop.topics:
                 self._by_topic.setdefault(topic, {})[pop.key] = None
         waiting[pop] = self._loop.call_later(timeout_s, self._expired, pop)
@@ -94,8 +94,6 @@ class PopHolds:
 
     def arrived(self, ends: Mapping[QueueKey, int]) -> None:
         """Queues have grown."""
-        if not self._waiting:
-            return
         for topic, queue_id in ends:
             for key in self._by_topic.get(topic, ()):
                 if key[2] in (-1, queue_id) or key[1] != topic:
@@ -103,7 +101,7 @@ class PopHolds:
 
     def wake(self, key: Key) -> None:
         """Try the oldest request of *key*, soon."""
-        if key in self._waiting:
+        if key in self.by_key:
             self._due[key] = None
             if not self._slice_is_due:
                 self._slice_is_due = True
@@ -122,19 +120,19 @@ class PopHolds:
     def answer_all(self, topic: str) -> None:
         """Answer every request for a topic, which is deleted."""
         for key in list(self._by_topic.get(topic, ())):
-            for pop in list(self._waiting.get(key, ())):
+            for pop in list(self.by_key.get(key, ())):
                 self._expired(pop)
 
     def answer_group(self, group: str) -> None:
         """Answer every request of a group, which is deleted."""
-        for key in [key for key in self._waiting if key[0] == group]:
-            for pop in list(self._waiting.get(key, ())):
+        for key in [key for key in self.by_key if key[0] == group]:
+            for pop in list(self.by_key.get(key, ())):
                 self._expired(pop)
 
     def close(self) -> None:
         """Answer all, and hold no more."""
         self.closed = True
-        for waiting in list(self._waiting.values()):
+        for waiting in list(self.by_key.values()):
             for pop in list(waiting):
                 self._expired(pop)
 
@@ -147,7 +145,7 @@ class PopHolds:
         until, tried = time.monotonic() + SLICE_S, 0
         while self._due:
             key, _ = self._due.popitem(last=False)
-            waiting = self._waiting.get(key, OrderedDict())
+            waiting = self.by_key.get(key, OrderedDict())
             pop = next(reversed(waiting) if self._newest else iter(waiting), None)
             if pop is None:
                 continue
@@ -164,14 +162,14 @@ class PopHolds:
 
     def _forget(self, pop: WaitingPop) -> bool:
         """Return False if the request does not wait any more."""
-        waiting = self._waiting.get(pop.key, OrderedDict())
+        waiting = self.by_key.get(pop.key, OrderedDict())
         timer = waiting.pop(pop, None)
         if timer is None:
             return False
         timer.cancel()
         self._count -= 1
         if not waiting:
-            del self._waiting[pop.key]
+            del self.by_key[pop.key]
             for topic in pop.topics:
                 keys = self._by_topic[topic]
                 del keys[pop.key]

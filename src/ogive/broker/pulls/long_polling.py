@@ -85,7 +85,7 @@ class PullHolds:
         """Hold at most *max_held* pulls, and always FEW of each connection."""
         self._loop = asyncio.get_running_loop()
         self._max, self._max_per_connection = max_held, max_per_connection
-        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
+        self.by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, asyncio.TimerHandle]] = {}
         self._count = 0
         self._rounds: OrderedDict[QueueKey, _Round] = OrderedDict()
@@ -116,13 +116,13 @@ class PullHolds:
         if mine is None:
             mine = self._by_connection[pull.connection] = {}
         mine[pull] = self._loop.call_later(timeout_s, self._expired, pull)
-        self._by_queue.setdefault(pull.key, {})[pull] = None
+        self.by_queue.setdefault(pull.key, {})[pull] = None
         self._count += 1
         return True
 
     def arrived(self, ends: Mapping[QueueKey, int]) -> None:
         """Report that queues have grown: (topic, queue id) -> new end."""
-        waiting = self._by_queue
+        waiting = self.by_queue
         at_once = AT_ONCE
         for key in (
             ends.keys() & waiting.keys()
@@ -149,7 +149,7 @@ class PullHolds:
 
     def answer_all(self, key: QueueKey) -> None:
         """Answer every pull of the queue in any case: soon, and before any arrival is handled."""
-        pulls = self._by_queue.pop(key, None)
+        pulls = self.by_queue.pop(key, None)
         if pulls is not None:
             self._over.extend(pulls)
             self._slice_soon()
@@ -218,7 +218,7 @@ class PullHolds:
         key, current = self._rounds.popitem(last=False)
         end, usual, slow = current.end, current.usual, current.slow
         if current.grown and not usual:
-            usual.extend(self._by_queue.get(key, ()))
+            usual.extend(self.by_queue.get(key, ()))
             current.grown = False
         count = min(AT_ONCE, len(usual))
         for _ in range(count):
@@ -237,7 +237,7 @@ class PullHolds:
         return count
 
     def _waits_before(self, pull: HeldPull, end: int) -> bool:
-        return pull.offset < end and pull in self._by_queue.get(pull.key, ())
+        return pull.offset < end and pull in self.by_queue.get(pull.key, ())
 
     def _try(self, pull: HeldPull, end: int) -> bool:
         """Return True if the pull has to be tried again: it moved, and is still below the end."""
@@ -259,11 +259,11 @@ class PullHolds:
         timer.cancel()
         if not by_connection:
             del self._by_connection[pull.connection]
-        by_queue = self._by_queue.get(pull.key, {})
+        by_queue = self.by_queue.get(pull.key, {})
         if pull in by_queue:
             del by_queue[pull]
             if not by_queue:
-                del self._by_queue[pull.key]
+                del self.by_queue[pull.key]
         self._count -= 1
         return True
 
