@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ogive.broker.state.offset_table import OffsetTable
-from ogive.broker.transactions import recovery
+from ogive.broker.transactions import state
 from ogive.broker.transactions.half_messages import redirect_half
 from ogive.broker.transactions.state import OpenTransaction
 from ogive.broker.transactions.transaction_table import Transactions
@@ -282,7 +282,7 @@ class Credulous(Transactions):
 
     def recover(self, offsets: OffsetTable) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recovery, "_counts", lambda _store, _mark: True)
+            patch.setattr(state, "_counts", lambda _store, _mark: True)
             super().recover(offsets)
 
 

@@ -15,7 +15,7 @@ from ogive.access.user_table import user_of
 from ogive.broker.config import CHANGEABLE, setting_text
 from ogive.broker.handlers import admin, clients, groups, topics, users
 from ogive.broker.large_replies import InPieces
-from ogive.broker.pop import acknowledge, notify, pop
+from ogive.broker.pop import acknowledge, pop
 from ogive.broker.pulls import lookup, pull
 from ogive.broker.sends import commit, reply_messages, send_back
 from ogive.broker.services import Context
@@ -288,7 +288,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.ACK_MESSAGE: Direct(acknowledge.acknowledge),
     RequestCode.BATCH_ACK_MESSAGE: Direct(acknowledge.acknowledge_batch),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: Direct(acknowledge.change),
-    RequestCode.NOTIFICATION: Direct(notify.notify),
+    RequestCode.NOTIFICATION: Direct(pop.notify),
     RequestCode.HEART_BEAT: Direct(clients.heartbeat),
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
     RequestCode.END_TRANSACTION: Direct(checks.end),
@@ -355,8 +355,8 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(QueryConsumeTimeSpanRequest, admin.consume_time_spans, listing=True),
         Route(QueryConsumeQueueRequest, lookup.show, listing=True),
         Route(QueryAssignmentRequest, clients.query),
-        Route(PeekMessageRequest, notify.peek),
-        Route(PollingInfoRequest, notify.polling_info),
+        Route(PeekMessageRequest, pop.peek),
+        Route(PollingInfoRequest, pop.polling_info),
         Route(SetMessageRequestModeRequest, clients.set_mode),
         Route(GetAllMessageRequestModeRequest, clients.show_modes, listing=True),
     ),

@@ -28,7 +28,6 @@ from ogive.broker.maintenance import Retention, disk_used, machine_time_s
 from ogive.broker.off_loop_reads import ColdReads
 from ogive.broker.pop.checkpoints import take_over
 from ogive.broker.pop.leases import LeaseBook
-from ogive.broker.pop.modes import RequestModes
 from ogive.broker.pop.waiting import PopHolds
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
@@ -36,7 +35,7 @@ from ogive.broker.sends.duplicates import Duplicates
 from ogive.broker.sends.plan import own_properties
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client, ClientTable
-from ogive.broker.state.group_table import GroupTable
+from ogive.broker.state.group_table import GroupTable, RequestModes
 from ogive.broker.state.offset_table import OffsetTable
 from ogive.broker.state.queue_locks import QueueLocks
 from ogive.broker.state.topic_table import TopicTable, keeps_batches

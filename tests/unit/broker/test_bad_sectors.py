@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.startup import Machine
-from ogive.broker.transactions import recovery
+from ogive.broker.transactions import state
 from ogive.errors import ResponseCode
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ogive.store.message_store import MessageStore
@@ -136,6 +136,6 @@ async def test_a_start_passes_over_a_half_message_that_cannot_be_read_a_second_t
     async with await RawClient.open(server.address) as client:
         await client.send("T", b"", {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": unique_key()})
     await server.stop()
-    monkeypatch.setattr(recovery, "find_half_message", lambda store, offset: None)
+    monkeypatch.setattr(state, "find_half_message", lambda store, offset: None)
     server = await start_broker()
     assert len(server.context.transactions.idle()) == 1

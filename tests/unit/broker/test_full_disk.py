@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker
+from ogive.broker.handlers.admin import runtime_info
 from ogive.broker.pop import revive
-from ogive.broker.runtime_info import runtime_info
 from ogive.broker.startup import Machine
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode

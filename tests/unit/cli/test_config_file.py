@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import BrokerConfig, runtime_info
+from ogive.broker import BrokerConfig
 from ogive.broker.config import PopConfig
+from ogive.broker.handlers import admin
 from ogive.cli import config_file
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
@@ -317,7 +318,7 @@ def test_every_setting_with_a_name_of_apaches_is_read_or_there_is_a_reason() -> 
         for kind in (BrokerConfig, RetentionConfig, TlsConfig)
         for name in APACHES_NAME.findall(inspect.getsource(kind))
     }
-    told = set(re.findall(r'"([\w.]+)":', inspect.getsource(runtime_info.settings)))
+    told = set(re.findall(r'"([\w.]+)":', inspect.getsource(admin.settings)))
     assert len(named) > 35
     assert len(told) > 25
     assert (named | told) - set(config_file._KNOWN) == NOT_READ.keys()

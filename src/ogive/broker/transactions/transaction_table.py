@@ -41,13 +41,13 @@ from ogive.broker.transactions.half_messages import (
     identity,
     immunity_ms,
 )
-from ogive.broker.transactions.recovery import find_transactions
 from ogive.broker.transactions.state import (
     Ended,
     MarkProgress,
     OpenTransaction,
     ReadyMessages,
     Step,
+    find_transactions,
 )
 from ogive.errors import InvalidOption, OgiveError, ResponseCode, StoreError
 from ogive.model import (

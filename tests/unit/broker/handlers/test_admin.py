@@ -11,7 +11,7 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.broker.handlers import admin, clients
-from ogive.broker.runtime_info import runtime_info as run_info
+from ogive.broker.handlers.admin import runtime_info as run_info
 from ogive.errors import ResponseCode
 from ogive.model import HALF_TOPIC, MessageQueue
 from ogive.wire.bodies.clients import (
