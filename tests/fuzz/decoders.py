@@ -35,7 +35,7 @@ from ogive.store import JsonTable, MessageStore
 from ogive.store.record import read_record, strip_crc
 from ogive.transport.monitoring import PageServer, Response
 from ogive.wire import headers, java_json, trace
-from ogive.wire.bodies import acls, clients, configs, routes, running_info, stats
+from ogive.wire.bodies import acls, clients, configs, routes, stats
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.routes import RegisterBrokerBody
 from ogive.wire.codes import SysFlag
@@ -358,9 +358,7 @@ def _from_json(kind: Any, raw: bytes) -> None:
 
 REQUESTS: Final = _requests()
 BODIES: Final = tuple(
-    loader
-    for module in (acls, clients, configs, routes, running_info, stats)
-    for loader in _loaders(module)
+    loader for module in (acls, clients, configs, routes, stats) for loader in _loaders(module)
 )
 PROPERTIES: Final[tuple[Mapping[str, str], ...]] = (
     {},

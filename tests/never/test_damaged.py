@@ -18,8 +18,8 @@ from ogive.client.config import ClientConfig
 from ogive.client.consumer.corrupt_messages import READINGS
 from ogive.client.instance import ClientInstance
 from ogive.testing.fake_broker import ok
+from ogive.wire.bodies.clients import ConsumerRunningInfo
 from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.pull import PullMessageResponse

@@ -15,7 +15,7 @@ import pytest
 from ogive.broker import Broker, BrokerConfig
 from ogive.errors import ProtocolError, ResponseCode
 from ogive.namesrv.config import NameServerConfig
-from ogive.namesrv.routes import ROUTES as NAME_SERVER_ROUTES
+from ogive.namesrv.handlers import ROUTES as NAME_SERVER_ROUTES
 from ogive.namesrv.server import NameServer
 from ogive.transport.connection import Connection, connect, split_address
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig

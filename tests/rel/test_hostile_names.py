@@ -24,7 +24,7 @@ from ogive.broker.config import CHANGEABLE
 from ogive.broker.routes import ROUTES as BROKER_ROUTES
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig
-from ogive.namesrv.routes import ROUTES as NAME_SERVER_ROUTES
+from ogive.namesrv.handlers import ROUTES as NAME_SERVER_ROUTES
 from ogive.namesrv.server import NameServer
 from ogive.wire.codes import RequestCode
 from ogive.wire.headers.codec import Header, fields_of

@@ -31,9 +31,8 @@ from ogive.errors import (
 )
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
-from ogive.wire.bodies.clients import ConsumerData
+from ogive.wire.bodies.clients import ConsumerData, holdings_dumps, queues_asked_loads
 from ogive.wire.bodies.json_fields import dumps
-from ogive.wire.bodies.running_info import holdings_dumps, queues_asked_loads
 from ogive.wire.codes import Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import decompress

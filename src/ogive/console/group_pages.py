@@ -15,8 +15,7 @@ from ogive.console.queries import gather_answers, reason
 from ogive.console.topic_pages import TopicQueries
 from ogive.errors import ConsumerNotOnline, GroupNotExist, OgiveError, ResponseCode, TopicNotExist
 from ogive.model import RETRY_PREFIX, MessageQueue, dlq_topic
-from ogive.wire.bodies.clients import ConsumerConnection
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.clients import ConsumerConnection, ConsumerRunningInfo
 from ogive.wire.bodies.stats import OffsetWrapper
 from ogive.wire.codes import version_name
 

@@ -52,10 +52,11 @@ Differs from Java
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
+from ogive.access.audit import About, Change, Secret, State, named
 from ogive.errors import ConnectError, InvalidOption, Refused
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
@@ -66,6 +67,7 @@ from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.bodies.routes import RegisterBrokerBody, TopicRouteData, topic_list_dumps
 from ogive.wire.bodies.stats import kv_table_dumps
 from ogive.wire.checksum import crc32
+from ogive.wire.codes import RequestCode as C
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header, encode_header
@@ -407,3 +409,100 @@ def delete_topic(
 ) -> RemotingCommand:
     ctx.routes.delete_topic(header.topic, header.cluster_name)
     return success()
+
+
+# --- table of requests ----------------------------------------------------------------------------
+# Request codes of the name server, and the changes that its log reports.
+#
+# The log reports each request in CHANGES, see access/audit.py. The registration of a broker is not
+# a change.
+
+H = TypeVar("H", bound=Header)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHandler(Generic[H]):
+    """Handler of a request: a plain function if possible, a coroutine if it must wait."""
+
+    header: type[H]
+    handle: Callable[
+        [NameServerState, Call, H], RemotingCommand | Coroutine[Any, Any, RemotingCommand]
+    ]
+    max_body_bytes: int = 64 * 1024
+
+
+ANY_FRAME: Final = 16 * 1024 * 1024
+
+ROUTES: Final[dict[int, RequestHandler[Any]]] = {
+    route.header.code: route
+    for route in (
+        RequestHandler(PutKvConfigRequest, put),
+        RequestHandler(GetKvConfigRequest, get),
+        RequestHandler(DeleteKvConfigRequest, delete),
+        RequestHandler(RegisterBrokerRequest, register, ANY_FRAME),
+        RequestHandler(UnregisterBrokerRequest, unregister),
+        RequestHandler(GetRouteInfoRequest, route),
+        RequestHandler(GetBrokerClusterInfoRequest, cluster_info),
+        RequestHandler(WipeWritePermRequest, wipe_write_permission),
+        RequestHandler(GetAllTopicListRequest, all_topics),
+        RequestHandler(DeleteTopicInNameServerRequest, delete_topic),
+        RequestHandler(RegisterTopicRequest, register_topic),
+        RequestHandler(GetKvListRequest, get_namespace),
+        RequestHandler(GetTopicsByClusterRequest, topics_of_cluster),
+        RequestHandler(GetSystemTopicListRequest, system_topics),
+        RequestHandler(GetUnitTopicListRequest, unit_topics),
+        RequestHandler(GetUnitSubTopicListRequest, unit_sub_topics),
+        RequestHandler(GetUnitSubUnunitTopicListRequest, unit_sub_ununit_topics),
+        RequestHandler(UpdateNameServerConfigRequest, update_config),
+        RequestHandler(GetNameServerConfigRequest, get_config),
+        RequestHandler(QueryDataVersionRequest, query_data_version),
+        RequestHandler(AddWritePermRequest, add_write_permission),
+        RequestHandler(GetBrokerMemberGroupRequest, member_group),
+        RequestHandler(BrokerHeartbeatRequest, heartbeat),
+    )
+}
+
+
+def _setting(ctx: NameServerState, about: About) -> State:
+    """Return the setting, with its value as a secret: the value may be anything."""
+    (namespace,), (key,) = about.get("namespace", ("",)), about.get("key", ("",))
+    value = ctx.kv.get(namespace, key)
+    return {} if value is None else {"value": Secret(value)}
+
+
+def _closed(ctx: NameServerState, about: About) -> State:
+    return {"topics closed for writing": ctx.routes.closed(*about.get("broker", ("",)))}
+
+
+def _brokers(ctx: NameServerState, about: About) -> State:
+    route = ctx.routes.route(*about.get("topic", ("",)))
+    return (
+        {}
+        if route is None
+        else {"brokers": ",".join(sorted(queue.broker_name for queue in route.queues))}
+    )
+
+
+def _configuration(ctx: NameServerState, about: About) -> State:
+    return {"orderMessageEnable": str(ctx.config.order_messages).lower()}
+
+
+_SETTING: Final = named(namespace="namespace", key="key")
+
+CHANGES: Final[dict[int, Change[NameServerState]]] = {
+    C.PUT_KV_CONFIG: Change("set", _SETTING, _setting),
+    C.DELETE_KV_CONFIG: Change("delete", _SETTING, _setting),
+    C.WIPE_WRITE_PERM_OF_BROKER: Change(
+        "close for writing all topics of", named(broker="brokerName"), _closed
+    ),
+    C.ADD_WRITE_PERM_OF_BROKER: Change(
+        "open for writing all topics of", named(broker="brokerName"), _closed
+    ),
+    C.DELETE_TOPIC_IN_NAMESRV: Change(
+        "forget the route of", named(topic="topic", cluster="clusterName"), _brokers
+    ),
+    C.REGISTER_TOPIC_IN_NAMESRV: Change("add a route of", named(topic="topic"), _brokers),
+    C.UPDATE_NAMESRV_CONFIG: Change(
+        "change the name server's settings", lambda command: {}, _configuration
+    ),
+}

@@ -16,10 +16,9 @@ from ogive.access.guard import Guard
 from ogive.access.user_table import AccessTable
 from ogive.errors import OgiveError, ProtocolError, Refused
 from ogive.namesrv.config import NameServerConfig
-from ogive.namesrv.handlers import Call, NameServerState
+from ogive.namesrv.handlers import CHANGES, ROUTES, Call, NameServerState
 from ogive.namesrv.kv_config import KvConfig
 from ogive.namesrv.route_table import BrokerIdentity, RegistrationRefused, RouteTable
-from ogive.namesrv.routes import CHANGES, ROUTES
 from ogive.transport.connection import Connection, join_address
 from ogive.transport.event_loop import Slices, cancel_all, every, watch
 from ogive.transport.server import Server, ServerConnection

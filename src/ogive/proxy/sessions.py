@@ -31,11 +31,13 @@ from ogive.proxy.messages import to_message
 from ogive.proxy.renewals import Renewals
 from ogive.proxy.status import Illegal
 from ogive.transport.connection import join_address
-from ogive.wire.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
-from ogive.wire.bodies.running_info import (
+from ogive.wire.bodies.clients import (
     ConsumeDirectlyResult,
+    ConsumerData,
     ConsumeResult,
     ConsumerRunningInfo,
+    HeartbeatData,
+    SubscriptionData,
 )
 from ogive.wire.codes import LanguageCode, RequestCode, version_number
 from ogive.wire.command import RemotingCommand

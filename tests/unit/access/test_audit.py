@@ -20,8 +20,8 @@ from ogive.broker.routes import CHANGES as OF_BROKER
 from ogive.broker.routes import ROUTES as BROKER
 from ogive.cli import logs
 from ogive.errors import ProtocolError, ResponseCode
-from ogive.namesrv.routes import CHANGES as OF_NAME_SERVER
-from ogive.namesrv.routes import ROUTES as NAME_SERVER
+from ogive.namesrv.handlers import CHANGES as OF_NAME_SERVER
+from ogive.namesrv.handlers import ROUTES as NAME_SERVER
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand

@@ -9,7 +9,7 @@ from ogive.access.permissions import MAX_BODY_BYTES, RULES, SUPER_ONLY, Facts
 from ogive.access.policy import Need
 from ogive.broker.routes import ROUTES as BROKER
 from ogive.errors import ProtocolError
-from ogive.namesrv.routes import ROUTES as NAME_SERVER
+from ogive.namesrv.handlers import ROUTES as NAME_SERVER
 from ogive.wire.bodies.acls import Resource
 from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
 from ogive.wire.codes import RequestCode

@@ -12,7 +12,7 @@ import pytest
 
 from ogive.errors import ConnectError, ConnectionLost, InvalidOption, ResponseCode
 from ogive.namesrv import NameServer, NameServerConfig
-from ogive.namesrv.routes import ROUTES
+from ogive.namesrv.handlers import ROUTES
 from ogive.transport import event_loop
 from ogive.wire import java_json
 from ogive.wire.bodies.configs import DataVersion, TopicConfig

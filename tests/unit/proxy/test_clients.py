@@ -14,8 +14,8 @@ from ogive.proxy.calls import CallError, GrpcStatus, Method
 from ogive.proxy.service import build
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.clients import ConsumerRunningInfo
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import LanguageCode, RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.unit.proxy.conftest import StartBroker

@@ -25,8 +25,8 @@ from ogive.proxy.cluster import ClusterBackend
 from ogive.proxy.service import Service
 from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.bodies.acls import SUPER, Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.clients import ConsumerRunningInfo
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import LanguageCode, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.signing import Credentials

@@ -38,9 +38,13 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.transport.event_loop import each
-from ogive.wire.bodies.clients import ConnectionInfo, ConsumerConnection, RequestMode
+from ogive.wire.bodies.clients import (
+    ConnectionInfo,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    RequestMode,
+)
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import version_name
 
 _ON_THE_WIRE: Final = {

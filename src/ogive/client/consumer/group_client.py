@@ -19,8 +19,7 @@ from ogive.client.routes import MASTER_ID
 from ogive.errors import ConnectError, MessageIllegal, OgiveError, ResponseCode, TransportError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.clients import SQL92, SubscriptionData
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.clients import SQL92, ConsumerRunningInfo, SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.command import MAX_FRAME_BYTES
 from ogive.wire.compression import compress

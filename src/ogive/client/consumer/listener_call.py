@@ -46,7 +46,7 @@ from ogive.client.namespace import Namespace
 from ogive.client.trace import CallEnd, ConsumeObserver
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt, MessageQueue
-from ogive.wire.bodies.running_info import ConsumeDirectlyResult, ConsumeResult
+from ogive.wire.bodies.clients import ConsumeDirectlyResult, ConsumeResult
 
 # --- wrapping -------------------------------------------------------------------------------------
 

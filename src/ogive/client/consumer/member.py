@@ -52,8 +52,12 @@ from ogive.errors import BrokerError, IllegalStateError, InvalidOption, NoRoute
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
 from ogive.transport.connection import Connection
 from ogive.transport.event_loop import cancel_all, each
-from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
-from ogive.wire.bodies.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
+from ogive.wire.bodies.clients import (
+    ConsumeDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    SubscriptionData,
+)
 from ogive.wire.bodies.stats import consumer_status_dumps, offset_table_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand

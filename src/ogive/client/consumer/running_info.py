@@ -20,7 +20,7 @@ from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.listener import ListenerConfig
 from ogive.client.metrics import PROCESS_MS
 from ogive.transport.monitoring import Values
-from ogive.wire.bodies.running_info import ConsumeStatus, ProcessQueueInfo
+from ogive.wire.bodies.clients import ConsumeStatus, ProcessQueueInfo
 
 # so many slots of so many seconds
 MINUTE_SLOTS: Final = (6, 10.0)

@@ -48,8 +48,7 @@ from ogive.errors import (
 )
 from ogive.keywords import explains
 from ogive.model import MessageExt, MessageQueue, PropertyName, validate_group, validate_topic
-from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.clients import ConsumerData, ConsumerRunningInfo, SubscriptionData
 from ogive.wire.message import Properties
 from ogive.wire.pop import MAX_POP_MESSAGES
 

@@ -12,16 +12,17 @@ from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.clients import (
     ConnectionInfo,
     ConsumerConnection,
+    ConsumerRunningInfo,
     HeartbeatData,
     LockBatchBody,
     SubscriptionData,
     consumer_ids_loads,
     locked_queues_loads,
     producer_connections_loads,
+    queues_asked_dumps,
 )
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.json_fields import dumps, loads_object
-from ogive.wire.bodies.running_info import ConsumerRunningInfo, queues_asked_dumps
 from ogive.wire.bodies.stats import (
     OffsetWrapper,
     consume_stats_loads,

@@ -18,9 +18,13 @@ from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies.clients import ConnectionInfo, ConsumerConnection
+from ogive.wire.bodies.clients import (
+    ConnectionInfo,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ProcessQueueInfo,
+)
 from ogive.wire.bodies.json_fields import dumps
-from ogive.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from ogive.wire.bodies.stats import group_status_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand

@@ -10,7 +10,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.running_info import properties, queue_info
 from ogive.client.listener import ListenerConfig
-from ogive.wire.bodies.running_info import ProcessQueueInfo
+from ogive.wire.bodies.clients import ProcessQueueInfo
 from tests.unit.client.consumer.test_process_queue import QUEUE, message
 
 

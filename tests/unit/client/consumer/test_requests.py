@@ -15,9 +15,8 @@ from ogive.client.listener import LATER
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
-from ogive.wire.bodies.clients import LockBatchBody
+from ogive.wire.bodies.clients import ConsumerRunningInfo, LockBatchBody
 from ogive.wire.bodies.json_fields import loads_object
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.bodies.stats import offset_table_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand

@@ -3,7 +3,7 @@
 import pytest
 
 from ogive.client.consumer.running_info import Statistics, TopicStatistics
-from ogive.wire.bodies.running_info import ConsumeStatus
+from ogive.wire.bodies.clients import ConsumeStatus
 
 
 @pytest.mark.feature(42, 43, 59, 79)

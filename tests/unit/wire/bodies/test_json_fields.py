@@ -3,8 +3,7 @@
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.bodies.clients import HeartbeatData
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.clients import ConsumerRunningInfo, HeartbeatData
 from ogive.wire.bodies.stats import consume_tps_loads
 
 HUGE = b"9" * 400

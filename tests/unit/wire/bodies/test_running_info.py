@@ -6,8 +6,7 @@ import pytest
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire.bodies.clients import SubscriptionData
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.clients import ConsumerRunningInfo, SubscriptionData
 
 JAVA = (
     b'{"jstack":"main '
