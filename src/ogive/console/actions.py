@@ -64,7 +64,8 @@ class Field:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
     """Effect of an action. *about*: topic and group, for links and the audit log. *carry_out*
-    does it and returns a sentence; None if there is nothing to do.
+    does it and returns a sentence; None if there is nothing to do. *rows* are the first of
+    *row_count*.
     """
 
     will: tuple[str, ...]
@@ -74,6 +75,7 @@ class Preview:
     warnings: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
     rows: tuple[tuple[object, ...], ...] = ()
+    row_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ async def _preview_reset(admin: Admin, given: Given) -> Preview:
         warnings=(question,) if question else (),
         heads=("Broker", "Queue", "Next now", "Next then", "Effect"),
         rows=tuple(rows[:MAX_ROWS]),
+        row_count=len(rows),
     )
 
 
@@ -244,6 +247,7 @@ async def _preview_redrive(admin: Admin, given: Given) -> Preview:
             )
             for letter in found.letters[:MAX_ROWS]
         ),
+        row_count=len(found.letters),
     )
 
 

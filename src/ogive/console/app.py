@@ -5,12 +5,10 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -31,7 +29,7 @@ from ogive.console.charts import MAX_SERIES, Samples
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.config import ConsoleConfig
 from ogive.console.failures import status_of
-from ogive.console.forms import places_in, whole_number
+from ogive.console.forms import QUEUE_ROWS, page_of, places_in, whole_number
 from ogive.console.group_pages import GroupQueries, GroupRow
 from ogive.console.guard import RequestGuard
 from ogive.console.message_pages import MessageQueries, body_of
@@ -56,12 +54,10 @@ PAGE_S: Final = 10.0
 # time between two samples that are taken without a reader, and the topics and groups of each
 SAMPLE_S: Final = 60.0
 MAX_SAMPLED: Final = 100
-# rows on a page of a list
-ROWS: Final = 50
-# rows on a page of a list of queues
-QUEUE_ROWS: Final = 512
 # characters of a field of a form
 MAX_QUERY: Final = 1024
+# topics on a page of a group, each with its queues
+TOPICS: Final = 20
 # messages on a topic's page
 RECENT: Final = 20
 # pages that do not show new figures by themselves
@@ -346,7 +342,7 @@ class _Pages:
             self._cluster.topics(),
             self._cluster.groups(),
         )
-        worst, known = await self._groups.worst()
+        worst, known, trouble = await self._groups.worst()
         rate_in, rate_out = self._add_rates(brokers)
         day = _is_day(request)
         curves = [
@@ -356,6 +352,7 @@ class _Pages:
         return {
             "name_servers": name_servers,
             "brokers": brokers,
+            "broker_pages": page_of(request, len(brokers), "brokers"),
             "rate_in": rate_in,
             "rate_out": rate_out,
             "clusters": sorted({row.cluster for row in brokers}),
@@ -363,6 +360,7 @@ class _Pages:
             "groups": groups,
             "worst": worst,
             "known": known,
+            "trouble": trouble,
             "day": day,
             "plot": format.plot("Messages in and out per second, all brokers", curves),
             "uptime": _uptime,
@@ -384,7 +382,7 @@ class _Pages:
             for name, kind in kinds.items()
             if (system or kind == "application") and wanted.lower() in name.lower()
         ]
-        pages = _page_of(request, len(names))
+        pages = page_of(request, len(names))
         return {
             "rows": await self._topics.rows(names[pages.start : pages.end]),
             "count": len(names),
@@ -402,7 +400,9 @@ class _Pages:
         newest = await self._messages.newest(name, RECENT)
         return {
             "topic": topic,
-            "pages": _page_of(request, len(topic.queues), rows=QUEUE_ROWS),
+            "pages": page_of(request, len(topic.queues), rows=QUEUE_ROWS),
+            "group_pages": page_of(request, len(topic.groups), "groups"),
+            "route_pages": page_of(request, len(topic.brokers), "routes"),
             "newest": newest,
             "day": day,
             "plot": format.plot(f"Messages stored per second in {name}", curves),
@@ -414,7 +414,7 @@ class _Pages:
         groups = await self._cluster.groups()
         listed = sorted((*groups.names, *groups.system)) if system else groups.names
         names = [name for name in listed if wanted.lower() in name.lower()]
-        pages = _page_of(request, len(names))
+        pages = page_of(request, len(names))
         rows = await self._groups.rows(names[pages.start : pages.end])
         return {
             "rows": rows,
@@ -427,18 +427,23 @@ class _Pages:
 
     async def _group(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
-        group = await self._groups.page(name)
+        group = await self._groups.page(name, lambda count: page_of(request, count, "members"))
+        topic_pages = page_of(request, len(group.topics), "topics", rows=TOPICS)
+        topics = group.topics[topic_pages.start : topic_pages.end]
         lag, consumed = ("lag", name), ("consumed", name)
         self._add_group(group.row)
         day = _is_day(request)
         rates = self._samples.rates(consumed, day=day)
         return {
             "group": group,
+            "topics": topics,
+            "topic_pages": topic_pages,
+            "retry_pages": page_of(request, len(group.retries), "retries"),
             "day": day,
             "behind_s": behind_s,
-            "pages": _page_of(
+            "pages": page_of(
                 request,
-                max((len(topic.queues) for topic in group.topics), default=0),
+                max((len(topic.queues) for topic in topics), default=0),
                 rows=QUEUE_ROWS,
             ),
             "moving": not group.members and any(value > 0 for piece in rates for _, value in piece),
@@ -464,13 +469,13 @@ class _Pages:
     async def _message(self, request: Request) -> dict[str, Any]:
         message = await self._wanted(request)
         queue = message.queue
-        groups = await self._messages.groups(queue)
-        group_pages = _page_of(request, len(groups), "groups")
+        groups, silent = await self._messages.groups(queue)
+        group_pages = page_of(request, len(groups), "groups")
         readers, troubles = await self._messages.readers(
             queue, message.queue_offset, groups[group_pages.start : group_pages.end]
         )
         trace, more_troubles = await self._messages.trace(message.id)
-        step_pages = _page_of(request, len(trace), "steps")
+        step_pages = page_of(request, len(trace), "steps")
         body = body_of(message.body, request.query_params.get("as", ""))
         place = {
             "topic": queue.topic,
@@ -486,7 +491,7 @@ class _Pages:
             "group_pages": group_pages,
             "trace": trace[step_pages.start : step_pages.end],
             "step_pages": step_pages,
-            "troubles": troubles + more_troubles,
+            "troubles": silent + troubles + more_troubles,
             "origin": message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
             "removed": message.properties.get(PropertyName.REMOVED_PROPERTIES),
         }
@@ -518,40 +523,6 @@ def _uptime(figures: dict[str, str], now: datetime) -> float | None:
         max(0.0, now.timestamp() - int(boot) / 1000)
         if boot.isdecimal() and len(boot) < 16
         else None
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a list: the rows from *start* up to, not including, *end*; the addresses of its
-    neighbours.
-    """
-
-    number: int
-    last: int
-    start: int
-    end: int
-    previous: str
-    next: str
-
-
-def _page_of(request: Request, count: int, field: str = "page", *, rows: int = ROWS) -> Page:
-    """Return the requested page of a list, or the last one if the number is too high.
-
-    Raises InvalidOption.
-    """
-    last = max(1, -(-count // rows))
-    number = min(whole_number(field, request.query_params.get(field, "1")), last)
-    if number < 1:
-        raise InvalidOption(f"{field} {number}: the first page is 1")
-    others = [(name, value) for name, value in request.query_params.multi_items() if name != field]
-
-    def address(neighbour: int) -> str:
-        return f"?{urlencode([*others, (field, neighbour)], errors='replace')}"
-
-    start = (number - 1) * rows
-    return Page(
-        number, last, start, min(start + rows, count), address(number - 1), address(number + 1)
     )
 
 

@@ -1,6 +1,9 @@
 """Fields of forms and addresses, read strictly: an invalid one is answered with the reason."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
@@ -9,6 +12,11 @@ from ogive.console.browse import MAX_QUEUES
 from ogive.errors import InvalidExpression, InvalidOption
 from ogive.model import MessageQueue, check_offset
 from ogive.sql92.expression import Expression, compile_expression
+
+# rows on a page of a list
+ROWS: Final = 50
+# rows on a page of a list of queues
+QUEUE_ROWS: Final = 512
 
 
 def whole_number(name: str, text: str) -> int:
@@ -85,3 +93,37 @@ def before_in(request: Request, topic: str) -> tuple[int, MessageQueue, int] | N
     queue, offset = place_of(place, topic)
     check_offset(whole_number("time", moment))
     return int(moment), queue, offset
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list: the rows from *start* up to, not including, *end*; the addresses of its
+    neighbours.
+    """
+
+    number: int
+    last: int
+    start: int
+    end: int
+    previous: str
+    next: str
+
+
+def page_of(request: Request, count: int, field: str = "page", *, rows: int = ROWS) -> Page:
+    """Return the requested page of a list, or the last one if the number is too high.
+
+    Raises InvalidOption.
+    """
+    last = max(1, -(-count // rows))
+    number = min(whole_number(field, request.query_params.get(field, "1")), last)
+    if number < 1:
+        raise InvalidOption(f"{field} {number}: the first page is 1")
+    others = [(name, value) for name, value in request.query_params.multi_items() if name != field]
+
+    def address(neighbour: int) -> str:
+        return f"?{urlencode([*others, (field, neighbour)], errors='replace')}"
+
+    start = (number - 1) * rows
+    return Page(
+        number, last, start, min(start + rows, count), address(number - 1), address(number + 1)
+    )

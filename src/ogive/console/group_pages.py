@@ -4,13 +4,14 @@ queues.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ogive.client import rpc
 from ogive.client.admin import Member, QueueLag
 from ogive.client.admin.records import behind_s, how_consumed
 from ogive.console.cluster_pages import ClusterQueries, GroupAtBrokers
+from ogive.console.forms import Page
 from ogive.console.queries import gather_answers, reason
 from ogive.console.topic_pages import TopicQueries
 from ogive.errors import ConsumerNotOnline, GroupNotExist, OgiveError, ResponseCode, TopicNotExist
@@ -86,6 +87,7 @@ class GroupPage:
     how: str
     per_s: float
     members: tuple[HeldMember, ...]
+    member_pages: Page
     topics: tuple[TopicLag, ...]
     retries: tuple[TopicLag, ...]
     dead: int | None
@@ -110,17 +112,22 @@ class GroupQueries:
 
     async def rows(self, names: Sequence[str]) -> list[GroupRow]:
         known = (await self._cluster.groups()).known
-        told, _ = await gather_answers(
+        told, troubles = await gather_answers(
             (name for name in names if name in known), lambda name: self.row(known[name])
         )
+        nothing = _Progress({}, 0.0, (), {})
+        for name, error in troubles.items():
+            row = self._row(known[name], nothing)
+            told[name] = replace(row, lag=None, behind_s=None, trouble=reason(error))
         return [told[name] for name in names if name in told]
 
     async def row(self, group: GroupAtBrokers) -> GroupRow:
         progress = await self._progress(group)
         return self._row(group, progress)
 
-    async def worst(self) -> tuple[list[GroupRow], int]:
-        """Return the groups with the largest lag, and the number of groups whose lag is known.
+    async def worst(self) -> tuple[list[GroupRow], int, str | None]:
+        """Return the groups with the largest lag, the number of groups that were queried, and a
+        sentence if figures of some are missing.
 
         A call queries LOOKS groups: those that had the largest lag before, and the next in turn, so
         that all are known after some calls.
@@ -134,14 +141,20 @@ class GroupQueries:
             self._lags.pop(row.name, None)
             if len(self._lags) < MAX_REMEMBERED:
                 self._lags[row.name] = row
-        return self._worst(), len(self._lags)
+        silent = [row for row in self._lags.values() if row.trouble]
+        trouble = f"{silent[0].name}: {silent[0].trouble}" if silent else None
+        if len(silent) > 1:
+            trouble = f"{trouble}; figures of {len(silent) - 1} more groups are missing, too"
+        return self._worst(), len(self._lags), trouble
 
     def _worst(self) -> list[GroupRow]:
         behind = [row for row in self._lags.values() if row.lag]
         return sorted(behind, key=lambda row: (-(row.lag or 0), row.name))[:WORST]
 
-    async def page(self, name: str) -> GroupPage:
-        """Return the page of a group. Raises GroupNotExist."""
+    async def page(self, name: str, member_pages: Callable[[int], Page]) -> GroupPage:
+        """Return the page of a group; *member_pages* gets the number of members. Raises
+        GroupNotExist.
+        """
         groups = await self._cluster.groups()
         group = groups.known.get(name)
         if group is None:
@@ -154,7 +167,7 @@ class GroupQueries:
             )
         progress = await self._progress(group)
         row = self._row(group, progress)
-        members = await self._members(group, progress)
+        members, member_page = await self._members(group, progress, member_pages)
         holders = (
             {queue: held.member.client_id for held in members for queue in held.queues}
             if row.model != BROADCASTING
@@ -170,6 +183,7 @@ class GroupQueries:
             for topic in sorted({queue.topic for queue in progress.rows} | subscriptions.keys())
         ]
         settings = group.settings()
+        dead, dead_trouble = await self._dead(name)
         return GroupPage(
             row=row,
             brokers=tuple(group.tables),
@@ -179,11 +193,12 @@ class GroupQueries:
             if progress.online
             else "",
             per_s=progress.per_s,
-            members=members,
+            members=members[member_page.start : member_page.end],
+            member_pages=member_page,
             topics=tuple(one for one in topics if not one.topic.startswith(RETRY_PREFIX)),
             retries=tuple(one for one in topics if one.topic.startswith(RETRY_PREFIX)),
-            dead=await self._dead(name),
-            troubles=groups.troubles | progress.troubles,
+            dead=dead,
+            troubles=groups.troubles | progress.troubles | dead_trouble,
         )
 
     # --- queries of the cluster ------------------------------------------------------------------
@@ -223,8 +238,13 @@ class GroupQueries:
             troubles={broker: reason(error) for broker, error in (more | troubles).items()},
         )
 
-    async def _members(self, group: GroupAtBrokers, progress: _Progress) -> tuple[HeldMember, ...]:
-        """Return each member with the queues that it reports."""
+    async def _members(
+        self, group: GroupAtBrokers, progress: _Progress, pages: Callable[[int], Page]
+    ) -> tuple[tuple[HeldMember, ...], Page]:
+        """Return each member with the queues that it reports, and which of them are shown.
+
+        The shown ones are asked, and the first ones, for the queues that they hold.
+        """
         members = {
             connection.client_id: connection
             for one in progress.online
@@ -239,7 +259,9 @@ class GroupQueries:
                 lambda: self._running(brokers, group.name, client_id),
             )
 
-        told, troubles = await gather_answers(sorted(members)[:MAX_ASKED], ask)
+        names, page = sorted(members), pages(len(members))
+        asked = dict.fromkeys((*names[:MAX_ASKED], *names[page.start : page.end]))
+        told, troubles = await gather_answers(asked, ask)
 
         def held(client_id: str) -> HeldMember:
             connection = members[client_id]
@@ -259,14 +281,10 @@ class GroupQueries:
             return HeldMember(
                 member,
                 queues,
-                reason(trouble)
-                if trouble
-                else None
-                if info
-                else f"only {MAX_ASKED} members are asked",
+                reason(trouble) if trouble else None if info else "not asked",
             )
 
-        return tuple(held(client_id) for client_id in sorted(members))
+        return tuple(held(client_id) for client_id in names), page
 
     async def _running(
         self, brokers: Iterable[str], group: str, client_id: str
@@ -284,12 +302,13 @@ class GroupQueries:
                 error = exc
         raise error
 
-    async def _dead(self, group: str) -> int | None:
-        """Return the number of stored dead letters."""
+    async def _dead(self, group: str) -> tuple[int | None, dict[str, str]]:
+        """Return the number of stored dead letters, and the reason if some are not counted."""
         try:
-            return (await self._topics.row(dlq_topic(group))).held
+            row = await self._topics.row(dlq_topic(group))
         except TopicNotExist:
-            return 0
+            return 0, {}
+        return row.held, {} if row.trouble is None else {"dead letters": row.trouble}
 
     # --- reckoning --------------------------------------------------------------------------------
 

@@ -207,10 +207,15 @@ class MessageQueries:
         except OgiveError as exc:
             return [], (f"trace: {reason(exc)}",)
 
-    async def groups(self, queue: MessageQueue) -> Sequence[str]:
-        """Return the groups that consume messages of the queue."""
+    async def groups(self, queue: MessageQueue) -> tuple[Sequence[str], tuple[str, ...]]:
+        """Return the groups that consume messages of the queue, and the reasons why some may be
+        missing.
+        """
         # no group consumes a dead-letter topic in order
-        return () if queue.topic.startswith(DLQ_PREFIX) else await self._topics.groups(queue.topic)
+        if queue.topic.startswith(DLQ_PREFIX):
+            return (), ()
+        groups, silent = await self._topics.groups(queue.topic)
+        return groups, troubles_by_broker({}, silent)
 
     async def readers(
         self, queue: MessageQueue, offset: int, groups: Sequence[str]

@@ -127,24 +127,27 @@ class TopicQueries:
             broker: reason(error) for broker, error in troubles.items()
         }
 
-    async def groups(self, name: str) -> tuple[str, ...]:
-        """Return the groups that consume the topic, or did; those at brokers that do not answer are
-        missing. Raises TopicNotExist, NoNameServer.
+    async def groups(self, name: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the groups that consume the topic, or did, and the reason for each broker that
+        does not report its groups. Raises TopicNotExist, NoNameServer.
         """
         masters = await self._cluster.topic_masters(name)
 
         async def readers(broker: str) -> list[str]:
             return await self._cluster.queries.server(masters[broker], rpc.topic_groups, name)
 
-        told, _ = await gather_answers(masters, readers)
-        return tuple(sorted({group for groups in told.values() for group in groups}))
+        told, troubles = await gather_answers(masters, readers)
+        return tuple(sorted({group for groups in told.values() for group in groups})), {
+            broker: reason(error) for broker, error in troubles.items()
+        }
 
     async def page(self, name: str) -> TopicPage:
         """Return the page of a topic. Raises TopicNotExist, NoNameServer."""
         row = await self.row(name)
         offsets, troubles = await self.offsets(name)
         route, masters = await self._cluster.route(name), await self._cluster.topic_masters(name)
-        attributes, _ = await gather_answers(
+        groups, silent = await self.groups(name)
+        attributes, unknown = await gather_answers(
             masters, lambda broker: self._attributes(masters[broker], name)
         )
         brokers = tuple(
@@ -157,11 +160,13 @@ class TopicQueries:
                 message_type=attributes.get(data.broker_name, {}).get(MESSAGE_TYPE),
                 whole_batches=attributes.get(data.broker_name, {}).get(QUEUE_TYPE) == BATCHES,
                 trouble=troubles.get(data.broker_name)
+                or silent.get(data.broker_name)
+                or (reason(unknown[data.broker_name]) if data.broker_name in unknown else None)
                 or (None if data.broker_name in masters else "it has no master now"),
             )
             for data in sorted(route.queues, key=lambda data: data.broker_name)
         )
-        return TopicPage(row, brokers, tuple(offsets.items()), await self.groups(name))
+        return TopicPage(row, brokers, tuple(offsets.items()), groups)
 
     async def _attributes(self, address: str, name: str) -> Mapping[str, str]:
         try:

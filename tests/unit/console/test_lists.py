@@ -9,15 +9,25 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+from ogive.wire.bodies.running_info import ConsumerRunningInfo
 
 from ogive.console import app, browse, search_pages
+from ogive.console.forms import ROWS
+from ogive.console.group_pages import MAX_ASKED
 from ogive.console.message_pages import KEY_LIMIT, LIMIT
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
-from ogive.wire.bodies.clients import group_list_dumps
+from ogive.wire.bodies.clients import ConnectionInfo, ConsumerConnection, group_list_dumps
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.json_fields import dumps
-from ogive.wire.bodies.stats import TopicOffset, topic_stats_dumps
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo
+from ogive.wire.bodies.stats import (
+    OffsetWrapper,
+    TopicOffset,
+    consume_stats_dumps,
+    kv_table_dumps,
+    topic_stats_dumps,
+)
 from ogive.wire.codes import RequestCode, ResponseCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.pull import QueryMessageResponse
@@ -25,6 +35,7 @@ from ogive.wire.message import encode_host, encode_stored
 from tests.browser import Answer, Browser, console_of
 
 FIRST_MS = 1_700_000_000_000
+MESSAGE = "/message?topic=Orders&broker=BROKER&queue=0&offset=0"
 
 
 @pytest.fixture
@@ -362,7 +373,7 @@ async def test_groups_of_a_message_and_queues_have_pages(
 ) -> None:
     monkeypatch.setattr(app, "QUEUE_ROWS", 2)
     filled(fake, "Orders", 30, queues=5)
-    groups = [f"g{number:02}" for number in range(app.ROWS + 1)]
+    groups = [f"g{number:02}" for number in range(ROWS + 1)]
     fake.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps(groups)))
     last = await look(page, "/topics/Orders?page=3")
     assert "What each queue holds, 5 to 5" in last.words
@@ -371,6 +382,72 @@ async def test_groups_of_a_message_and_queues_have_pages(
     assert groups[-1] not in first.words
     (link,) = re.findall(r'rel="next" href="([^"]*)"', first.text)
     assert groups[-1] in (await look(page, "/message" + html.unescape(link))).words
+    assert f" {groups[-1]} " not in last.words
+    assert f" {groups[-1]} " in (await look(page, "/topics/Orders?groups=2")).words
+
+
+async def test_members_topics_and_brokers_have_pages(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "TOPICS", 2)
+    monkeypatch.setattr("ogive.console.queries.KEEP_S", 0.0)
+    fake.on(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ok(body=dumps({"subscriptionGroupTable": {"billing": {"groupName": "billing"}}})),
+    )
+    topics = [f"{kind}T{n}" for kind in ("", "%RETRY%billing_") for n in range(5)]
+    places = {
+        MessageQueue(topic, fake.name, 0): OffsetWrapper(
+            broker_offset=3, consumer_offset=3, last_timestamp=0
+        )
+        for topic in topics
+    }
+    fake.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps(places, 0.0)))
+    members = [f"member{n:03}" for n in range(MAX_ASKED + ROWS)]
+    online = ConsumerConnection(
+        connections=tuple(
+            ConnectionInfo(client_id=name, address="10.0.0.9:1", language="JAVA", version=0)
+            for name in members
+        ),
+        subscriptions={},
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+    )
+    fake.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, ok(body=online.encode()))
+    info = ConsumerRunningInfo(properties={}, subscriptions=(), queues={}, topics={})
+    fake.on(RequestCode.GET_CONSUMER_RUNNING_INFO, ok(body=info.encode()))
+    seen: list[str] = []
+    for number in (1, 2, 3):
+        answer = await look(page, f"/groups/billing?members={number}")
+        seen += re.findall(r"member\d{3}", answer.words)
+        # all of those that are shown were asked
+        assert 'class="failing"' not in answer.text, answer.words
+    assert seen == members
+    shown = (await look(page, "/groups/billing?topics=3")).words
+    assert " T4 0 behind" in shown
+    assert " T3 0 behind" not in shown
+    many = {
+        name: BrokerData(cluster="DefaultCluster", broker_name=name, addresses={0: fake.address})
+        for name in (f"broker-{number:02}" for number in range(ROWS + 1))
+    }
+    cluster = ClusterInfo(brokers=many, clusters={"DefaultCluster": tuple(many)})
+    fake.on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=cluster.encode()))
+    fake.on(RequestCode.GET_BROKER_RUNTIME_INFO, ok(body=kv_table_dumps({})))
+    overview = await look(page, "/")
+    assert "broker-50" not in overview.words
+    assert "broker-50" in (await look(page, "/?brokers=2")).words
+    assert 'class="failing"' not in overview.text
+    gone = BrokerData(
+        cluster="DefaultCluster", broker_name="broker-50", addresses={0: "127.0.0.1:1"}
+    )
+    cluster = ClusterInfo(
+        brokers=many | {"broker-50": gone}, clusters={"DefaultCluster": tuple(many)}
+    )
+    fake.on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=cluster.encode()))
+    overview = await look(page, "/")
+    assert "1 broker on another page is down" in overview.words
+    assert 'class="failing"' in overview.text
 
 
 async def test_a_page_with_an_error_is_not_live(fake: FakeBroker, page: Browser) -> None:
@@ -382,6 +459,40 @@ async def test_a_page_with_an_error_is_not_live(fake: FakeBroker, page: Browser)
     for path, status in (("/groups", 200), ("/groups/none", 404), ("/topics/none", 404)):
         answer = await look(page, path)
         assert (answer.status, failing in answer.text) == (status, True), path
+
+
+@pytest.mark.parametrize(
+    ("code", "paths"),
+    [
+        (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ("/topics/Orders", MESSAGE)),
+        (RequestCode.GET_TOPIC_CONFIG, ("/topics/Orders",)),
+        (RequestCode.GET_CONSUME_STATS, ("/groups", "/groups/billing", "/")),
+        (RequestCode.GET_TOPIC_STATS_INFO, ("/topics", "/topics/Orders", "/groups/billing")),
+        (RequestCode.GET_BROKER_RUNTIME_INFO, ("/",)),
+    ],
+)
+async def test_an_answer_that_is_missing_is_said_where_it_would_be(
+    fake: FakeBroker, page: Browser, code: RequestCode, paths: tuple[str, ...]
+) -> None:
+    filled(fake, "Orders", 3)
+    filled(fake, "%DLQ%billing", 3)
+    fake.on(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ok(body=dumps({"subscriptionGroupTable": {"billing": {"groupName": "billing"}}})),
+    )
+    places = {
+        MessageQueue("Orders", fake.name, 0): OffsetWrapper(
+            broker_offset=3, consumer_offset=0, last_timestamp=0
+        )
+    }
+    fake.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps(places, 0.0)))
+    fake.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, error(ResponseCode.CONSUMER_NOT_ONLINE))
+    fake.on(code, error(ResponseCode.SYSTEM_ERROR, "the disk is on fire"))
+    for path in paths:
+        answer = await look(page, path.replace("BROKER", fake.name))
+        assert answer.status == 200
+        assert "the disk is on fire" in answer.words, path
+        assert '<div id="live" class="failing">' in answer.text, path
 
 
 async def test_plots_are_there_for_the_first_who_looks(

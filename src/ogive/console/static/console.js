@@ -19,7 +19,8 @@
     try {
       const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(15000) });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html"), next = page.getElementById("main");
-      if (!next || !live) return;
+      if (!next) throw new Error("no page of the console");  // such as a proxy's, or a log-in
+      if (!live) return;
       const scrolled = [...main.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
       const focused = [...main.querySelectorAll("a, button, [tabindex]")].indexOf(document.activeElement);
       for (const field of main.querySelectorAll("input[name]")) {
