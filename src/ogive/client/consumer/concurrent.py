@@ -203,11 +203,25 @@ class ConcurrentService:
     def _run(self, piece: Slice) -> bool:
         """Return True: all that the slice has to report stands in it."""
         listener, observer, clock = self._listener, self._group.observer, time.monotonic
+        process_queue, waiting, done = piece.process_queue, piece.waiting, piece.done
+        single = self._batch == 1
         piece.begun = now = clock()
         ends = now + LONG_SLICE_S
         begins = self._begins(piece)
-        while begins and (batch := self._next(piece)) is not None:
-            self._ended(piece, batch, call(listener, batch, observer))
+        # _next and _ended without their calls: this is for each message
+        while begins and (process_queue.active or not process_queue.dropped):
+            try:
+                next_one: Any = waiting.popleft()
+            except IndexError:
+                # none is left, or the loop took the rest
+                break
+            piece.current = batch = (next_one,) if single else next_one
+            verdict = call(listener, batch, observer)
+            if verdict is None:
+                done += batch
+            else:
+                piece.others.append((batch, verdict))
+            piece.current = ()
             piece.begun = now = clock()
             if now > ends:
                 self._give_back(piece)

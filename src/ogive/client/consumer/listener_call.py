@@ -241,9 +241,17 @@ def call(
     Return None, or a Reply, for success.
     """
     seen = None if observer is None else observer.begun(messages)
-    answer, error = _try(listener, messages)
+    argument = messages[0] if listener.config.batch == 1 else list(messages)
+    answer: Any = None
+    error: BaseException | None = None
+    try:
+        # call_in_fresh_context and _try without their frames: this is for each message
+        answer = copy_context().run(listener.function, argument)
+    except BaseException as exc:  # noqa: BLE001
+        # user code in our thread: even SystemExit must not end the thread
+        error = exc
     if answer is None and error is None and observer is None:
-        # the usual case: 0.4 µs a call, 0.6 µs without this
+        # the usual case
         return None
     return _verdict(listener, messages, answer, error, observer, seen)
 
@@ -261,10 +269,9 @@ def _try(listener: AnyListener, messages: Sequence[MessageExt]) -> tuple[Any, Ba
     """Return the listener's answer, and what it raised."""
     argument = messages[0] if listener.config.batch == 1 else list(messages)
     try:
-        # call_in_fresh_context without its frame: this is for each message.
         return copy_context().run(listener.function, argument), None
     except BaseException as exc:  # noqa: BLE001
-        # user code in our thread: even SystemExit must not end the thread
+        # user code: even SystemExit must not end the thread
         return None, exc
 
 
