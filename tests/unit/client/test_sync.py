@@ -32,7 +32,7 @@ from ogive.client.sending.accumulator import Accumulator
 from ogive.client.sending.pending import PendingSend
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.model import MessageQueue
-from ogive.testing.fake_broker import WAIT_S, FakeBroker
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
 from tests.unit.client.interrupting import Sweep, interrupting
 from tests.unit.client.serving import on_a_thread
@@ -860,6 +860,32 @@ def test_at_the_end_of_a_program_consumers_close_before_what_their_listeners_use
     )
     assert (result.stdout, result.stderr) == ("", "")
     assert sum(map(len, broker.bodies("Bills").values())) == 20
+
+
+def test_a_second_control_c_ends_a_program_whose_message_still_has_time(
+    broker: FakeBroker,
+) -> None:
+    """The first one interrupts the send, and the end of the block waits for the message."""
+    broker.on(RequestCode.SEND_MESSAGE_V2, SILENT)
+    result = run_python(
+        """
+        import signal, sys, ogive
+        def interrupt(*_):
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGALRM, interrupt)
+        with ogive.Producer(sys.argv[1]) as producer:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            try:
+                producer.send("Orders", b"4711", timeout_s=3600)
+            finally:
+                print("interrupted")
+        """,
+        broker.address,
+    )
+    assert result.stdout == "interrupted\n"
+    assert result.stderr.count("KeyboardInterrupt") == 2
 
 
 def test_what_is_posted_runs_whatever_became_of_that_before_it(

@@ -118,9 +118,18 @@ class Facade(OnlyWith, ABC):
     def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Close, unless it was never started, or its loop has ended or belongs to the parent
         process.
+
+        After an interrupt (Ctrl-C) the interpreter's exit does not wait for the close again.
         """
         if self._portal is not None and self._portal.alive:
-            self._portal.call(close())
+            try:
+                self._portal.call(close())
+            except Exception:
+                # the exit tries again
+                raise
+            except BaseException:
+                self._portal.unregister(self)
+                raise
             self._portal.unregister(self)
 
 
