@@ -182,11 +182,11 @@ def _advice(name: str, module: ModuleType) -> str:
 
 
 def _import(target: str, name: str) -> ModuleType:
-    stem = name.removesuffix(".py")
     if name.endswith(".py") or "/" in name:
+        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        _, colon, listener = target.partition(":")
         raise InvalidOption(
-            f"{target}: a module is named as in an import, for example "
-            f"{stem.strip('./').replace('/', '.')}:listener"
+            f"{target}: expected a module as in an import, not a file: {module}{colon}{listener}"
         )
     if not all(word.isidentifier() for word in name.split(".")):
         raise InvalidOption(f"{target}: expected module:listener, for example app:bill")
@@ -197,7 +197,7 @@ def _import(target: str, name: str) -> ModuleType:
         if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
             parent, _, last = name.rpartition(".")
             hint = (
-                f"; a listener stands behind a colon: {parent}:{last}"
+                f"; the listener comes after a colon: {parent}:{last}"
                 if exc.name == name and parent in sys.modules
                 else ""
             )
@@ -219,10 +219,11 @@ def _broken(target: str, name: str, error: Exception) -> InvalidOption:
             for i, frame in enumerate(frames)
             if "importlib" not in frame.filename and frame.filename != __file__
         ),
-        0,
+        # a SyntaxError names its place by itself
+        len(frames),
     )
-    sys.stderr.write(
-        "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])])
-    )
+    if frames[first:]:
+        sys.stderr.write("Traceback (most recent call last):\n")
+        sys.stderr.write("".join(traceback.format_list(frames[first:])))
     sys.stderr.write("".join(traceback.format_exception_only(error)))
     return InvalidOption(f"{target}: {name} cannot be imported: {type(error).__name__}: {error}")

@@ -80,9 +80,10 @@ def test_a_module_alone_stands_for_all_of_its_listeners_and_each_runs_once() -> 
         ("ogive_empty:bill", "It has none; a function becomes one with @ogive.listener"),
         ("ogive_empty", "ogive_empty has no listener"),
         ("ogive_shopp:bill", "there is no module 'ogive_shopp', neither here ("),
-        ("ogive_shop.bill", "nor installed; a listener stands behind a colon: ogive_shop:bill"),
-        ("ogive_shop.py:bill", "named as in an import, for example ogive_shop:listener"),
-        ("./src/shop:bill", "for example src.shop:listener"),
+        ("ogive_shop.bill", "nor installed; the listener comes after a colon: ogive_shop:bill"),
+        ("ogive_shop.py:bill", "a module as in an import, not a file: ogive_shop:bill"),
+        ("ogive_shop.py", "a module as in an import, not a file: ogive_shop"),
+        ("./src/shop:bill", "not a file: src.shop:bill"),
         ("no module:bill", "expected module:listener, for example app:bill"),
         (":bill", "expected module:listener"),
     ],
@@ -102,13 +103,18 @@ def test_a_module_that_fails_at_import_shows_where(capsys: pytest.CaptureFixture
     assert "importlib" not in shown
 
 
-def test_a_module_with_a_syntax_error_is_shown_in_words(tmp_path: Path) -> None:
+def test_a_module_with_a_syntax_error_is_shown_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "ogive_broken.py").write_text("def f(:\n")
     with pytest.raises(
         InvalidOption,
         match=r"cannot be imported: SyntaxError: invalid syntax \(ogive_broken.py, line 1\)$",
     ):
         load_listeners(["ogive_broken:bill"])
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[1] == "    def f(:"
+    assert "importlib" not in shown
 
 
 def test_a_library_that_a_module_misses_is_not_taken_for_the_module() -> None:
