@@ -668,8 +668,8 @@ DOCTOR: Final = Command(
         option(
             "--data",
             metavar="DIR",
-            help="check this machine for a broker with this directory; with -n also check the "
-            "cluster",
+            help="check this machine for a broker with this directory; the cluster too if -n, "
+            "NAMESRV_ADDR, a context or --topic asks for it",
         ),
         option(
             "--host",

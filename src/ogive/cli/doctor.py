@@ -25,7 +25,7 @@ from typing import Final, Literal
 from ogive import __version__, aio
 from ogive.broker.maintenance import disk_used
 from ogive.cli import up_checks
-from ogive.cli.connect import advice_for, client_config, is_there, place
+from ogive.cli.connect import advice_for, client_config, is_there, place, source
 from ogive.cli.exits import EXIT_FINDINGS
 from ogive.cli.options import check_port
 from ogive.cli.output import print_json
@@ -80,7 +80,7 @@ async def examine(options: argparse.Namespace) -> int:
     findings: list[Finding] = []
     for name, check in checks.items():
         findings += await _bounded(name, _on_thread(check, options), options)
-    if options.data is None or options.name_server is not None:
+    if options.data is None or options.topic is not None or _names_cluster(options):
         findings += await _cluster(options)
     for one in findings:
         if options.json:
@@ -90,6 +90,14 @@ async def examine(options: argparse.Namespace) -> int:
             if one.way_out:
                 print(f"{'':<8} {escape(one.way_out)}")
     return EXIT_FINDINGS if any(one.level != "ok" for one in findings) else 0
+
+
+def _names_cluster(options: argparse.Namespace) -> bool:
+    """Return True if an option, the environment or a context names a cluster.
+
+    Before the first start of a broker there is none.
+    """
+    return options.name_server is not None or source(options) != ""
 
 
 def _check_options(options: argparse.Namespace) -> None:

@@ -151,6 +151,28 @@ def test_a_full_disk_and_a_taken_port(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("asked", ["-n", "--topic", "NAMESRV_ADDR"])
+def test_the_machine_and_a_cluster_are_checked_in_one_run(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    asked: str,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    words = ["--data", str(tmp_path / "new")]
+    if asked == "-n":
+        words += ["-n", address]
+    elif asked == "--topic":
+        monkeypatch.setattr("ogive.cli.connect.DEFAULT_NAME_SERVER", address)
+        words += ["--topic", "Orders"]
+    else:
+        monkeypatch.setenv("NAMESRV_ADDR", address)
+    _, found = examined(capsys, *words)
+    assert found["directory"][0]["level"] == "ok"
+    assert found["name server"][0]["level"] == "error"
+
+
 def test_a_directory_inside_a_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "checkpoint").touch()
