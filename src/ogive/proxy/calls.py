@@ -41,6 +41,10 @@ class CallError(Exception):
         self.message = message
 
 
+def _keep(_: int) -> None:
+    """Count nothing: the call came from nowhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """The metadata, client and deadline of a call."""
@@ -55,6 +59,10 @@ class CallContext:
     through: tuple[str, int] | None = None
     """Address of the load balancer if one named the client. Rules about addresses apply to it:
     anyone can send a PROXY header.
+    """
+    keep: Callable[[int], None] = _keep
+    """Count more bytes, or less, that the handler keeps for the client. All are given back at the
+    end of the call.
     """
 
 

@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from ogive.http2.connection import (
@@ -34,8 +35,9 @@ from ogive.transport.connection import join_address
 log = logging.getLogger(__name__)
 
 _ENCODINGS: Final = ("identity", "gzip")
-# of memory, beside the bytes of its name and value
+# of memory: a header beside the bytes of its name and value, a message beside its own
 _HEADER_BYTES: Final = 128
+_MESSAGE_BYTES: Final = 128
 
 
 class ConnectionOwner(Protocol):
@@ -61,7 +63,7 @@ class ConnectionOwner(Protocol):
     def held(self, more: int) -> None:
         """Count *more* bytes of responses that wait, or of requests that are not handled yet."""
 
-    def ended(self, peer: str, reason: str, level: int = logging.WARNING) -> None:
+    def report(self, peer: str, reason: str, level: int = logging.WARNING) -> None:
         """Log why a connection is closed here."""
 
 
@@ -71,7 +73,7 @@ class GrpcCall:
     __slots__ = (
         "_connection",
         "_drained",
-        "_head_bytes",
+        "_kept_bytes",
         "_loop",
         "_more",
         "_timer",
@@ -108,8 +110,8 @@ class GrpcCall:
         self.ended = False
         # bytes of the request that are kept here
         self.held_bytes = 0
-        # of its metadata, which is kept until the call ends
-        self._head_bytes = 0
+        # of its headers, and what its handler keeps
+        self._kept_bytes = 0
         self.head_sent = False
         self.is_over = False
         self.task: asyncio.Task[None] | None = None
@@ -126,10 +128,10 @@ class GrpcCall:
         """Return True while the only message of the request has not arrived."""
         return self.task is None and not self.is_over
 
-    def keep(self, head_bytes: int) -> None:
-        """Count the memory of the request's headers."""
-        self._head_bytes = head_bytes
-        self._connection.count(head_bytes)
+    def keep(self, more: int) -> None:
+        """Count *more* bytes until the end of the call."""
+        self._kept_bytes += more
+        self._connection.count(more)
 
     def feed(self, data: bytes, ended: bool) -> None:
         """Take data of the request."""
@@ -139,7 +141,7 @@ class GrpcCall:
             self.fail(exc.code, exc.message)
             return
         self.messages.extend(messages)
-        self._count(len(data))
+        self._count(len(data) + _MESSAGE_BYTES * len(messages))
         if self.is_over:
             # its connection was cut off for what it holds
             return
@@ -181,8 +183,8 @@ class GrpcCall:
             self._timer = None
         self.messages.clear()
         self._count(-self.held_bytes)
-        self._connection.count(-self._head_bytes)
-        self._head_bytes = 0
+        self._connection.count(-self._kept_bytes)
+        self._kept_bytes = 0
 
     def _expire(self) -> None:
         self.fail(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed")
@@ -227,7 +229,10 @@ class GrpcCall:
             answers = cast(BothStreams, method.handler)(self._requests(), self.context)
         async with aclosing(cast(Any, answers)) as responses:
             async for response in responses:
-                if not self._connection.send(self, response):
+                has_room = self._connection.send(self, response)
+                # what waits is its bytes
+                del response
+                if not has_room:
                     self._drained = self._loop.create_future()
                     await self._drained
 
@@ -251,7 +256,7 @@ class GrpcCall:
         while True:
             while self.messages:
                 received = self.messages.popleft()
-                self._count(-min(received.size, self.held_bytes))
+                self._count(-min(received.size + _MESSAGE_BYTES, self.held_bytes))
                 self._connection.consumed(self, received.size)
                 yield self._parse(received)
             if self.ended:
@@ -434,7 +439,8 @@ class GrpcConnection(asyncio.Protocol):
         metadata = {name: value for name, value in fields.items() if name[0] != ":"}
         deadline = self._deadline(fields.get("grpc-timeout"))
         through = self._socket_peer if self._proxied else None
-        context = CallContext(metadata, self.peer, self.is_tls, deadline, through)
+        keep = partial(self._keep, stream_id)
+        context = CallContext(metadata, self.peer, self.is_tls, deadline, through, keep)
         reader = framing.MessageReader(encoding, config.max_request_bytes)
         return GrpcCall(self, stream_id, method, context, reader)
 
@@ -447,6 +453,11 @@ class GrpcConnection(asyncio.Protocol):
         except ValueError as exc:
             raise CallError(GrpcStatus.INVALID_ARGUMENT, str(exc)) from None
         return self._loop.time() + min(seconds, self._server.config.max_deadline_s)
+
+    def _keep(self, stream_id: int, more: int) -> None:
+        """See CallContext.keep."""
+        if (call := self.calls.get(stream_id)) is not None:
+            call.keep(more)
 
     def consumed(self, call: GrpcCall, size: int) -> None:
         """Let the client send *size* bytes more of the request."""
@@ -527,7 +538,7 @@ class GrpcConnection(asyncio.Protocol):
         """Close, after what was sent. Calls in progress are cancelled."""
         if self.closed or self._transport is None:
             return
-        self._server.ended(self.peer[0], f"the connection is closed: {reason}", level)
+        self._server.report(self.peer[0], f"the connection is closed: {reason}", level)
         self._flush()
         self.is_leaving = True
         self._transport.close()
@@ -536,7 +547,7 @@ class GrpcConnection(asyncio.Protocol):
         """Close at once."""
         if self.closed or self._transport is None:
             return
-        self._server.ended(self.peer[0], f"the connection is cut off: {reason}")
+        self._server.report(self.peer[0], f"the connection is cut off: {reason}")
         self.closed = True
         self._transport.abort()
         # now, not when the socket is closed: others may need the memory

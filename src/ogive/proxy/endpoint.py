@@ -224,6 +224,7 @@ class Endpoint:
                 limits.first_frame_s + call.held_bytes / limits.frame_bytes_per_s
             ):
                 call.fail(GrpcStatus.DEADLINE_EXCEEDED, "the request arrives too slowly")
+                self.report(connection.peer[0], f"a request of {call.method.name} never came whole")
 
     def _overdue(self, connection: GrpcConnection, now: float) -> str | None:
         """Return the reason to cut a connection off, or None."""
@@ -257,8 +258,10 @@ class Endpoint:
                 "%s of %s was refused: %s: %s", method, peer[0], code.name, ascii(message)[1:-1]
             )
 
-    def ended(self, peer: str, reason: str, level: int = logging.WARNING) -> None:
-        """Log why a connection is closed here; equal reasons of a host once a minute."""
+    def report(self, peer: str, reason: str, level: int = logging.WARNING) -> None:
+        """Log what a client did to have its connection closed, or a call ended; equal reasons of a
+        host once a minute.
+        """
         if level < logging.WARNING or self._is_new(peer, _NUMBER.sub("n", reason)):
             log.log(level, "%s: %s", peer, reason)
 

@@ -47,6 +47,8 @@ MAX_RECEIVE_BYTES: Final = 64 * 1024
 """Size of a request that may wait."""
 MAX_ACKS: Final = 4096
 INIT_MAX: Final = 1
+# of memory, beside its body
+_MESSAGE_BYTES: Final = 1024
 # clients before it do not know the code for a deadline that is too short
 _KNOWS_POLLING_TIME: Final = (5, 0, 3)
 
@@ -71,6 +73,9 @@ class ReceivingMethods:
         except OgiveError as exc:
             found, status = [], status_of(exc)
         left = found[::-1]
+        # while the client reads slowly
+        kept = sum(len(message.body) + _MESSAGE_BYTES for message, _, _ in found)
+        call.keep(kept)
         try:
             yield pb.ReceiveMessageResponse(status=status)
             while left:
@@ -78,6 +83,7 @@ class ReceivingMethods:
                 left.pop()
             yield pb.ReceiveMessageResponse(delivery_timestamp=now_timestamp())
         finally:
+            call.keep(-kept)
             if left:
                 keys, acks = [key for _, key, _ in left], [ack for _, _, ack in left]
                 self._take_back(session, group_of(request.group), keys, acks)

@@ -85,16 +85,20 @@ class _Reflection:
         self, requests: AsyncIterator[Any], call: CallContext
     ) -> AsyncIterator[WireMessage]:
         async for request in requests:
-            response = self._response(valid_host=request.host, original_request=request)
-            symbol = request.file_containing_symbol
-            if request.list_services:
-                response.list_services_response.service.add(name=SERVICE)
-            elif request.file_by_filename in self._names or symbol.startswith(f"{PACKAGE}."):
-                response.file_descriptor_response.file_descriptor_proto.extend(self._files)
-            else:
-                response.error_response.error_code = GrpcStatus.NOT_FOUND
-                response.error_response.error_message = "only the service is described"
-            yield response
+            # not kept while the client does not read
+            yield self._describe(request)
+
+    def _describe(self, request: Any) -> Any:
+        response = self._response(valid_host=request.host, original_request=request)
+        symbol = request.file_containing_symbol
+        if request.list_services:
+            response.list_services_response.service.add(name=SERVICE)
+        elif request.file_by_filename in self._names or symbol.startswith(f"{PACKAGE}."):
+            response.file_descriptor_response.file_descriptor_proto.extend(self._files)
+        else:
+            response.error_response.error_code = GrpcStatus.NOT_FOUND
+            response.error_response.error_message = "only the service is described"
+        return response
 
 
 def describe(methods: Iterable[Method]) -> descriptor_pb2.FileDescriptorProto:

@@ -539,7 +539,7 @@ async def test_rapid_resets_end_the_connection() -> None:
         assert (await (await run.connect()).call("Echo", b"x")).status == 0
 
 
-async def test_half_open_requests_end() -> None:
+async def test_half_open_requests_end(caplog: pytest.LogCaptureFixture) -> None:
     """Headers, or a part of a message, and then nothing."""
     async with running(server=ServerLimits(first_frame_s=0.5)) as run:
         client = await run.connect()
@@ -548,6 +548,7 @@ async def test_half_open_requests_end() -> None:
         for stream_id in streams:
             assert (await client.finish(stream_id)).status == GrpcStatus.DEADLINE_EXCEEDED
         assert (await client.call("Echo", b"x")).status == 0
+        assert "127.0.0.1: a request of Echo never came whole" in caplog.text
 
 
 async def test_a_silent_connection_is_closed() -> None:
@@ -601,6 +602,17 @@ async def test_headers_count_as_memory_of_their_client() -> None:
         assert run.endpoint.in_progress == 1
         small.send(waiting, framed(b"x"))
         assert (await small.finish(waiting)).status == 0
+
+
+async def test_messages_of_nothing_count_as_memory_of_their_client() -> None:
+    """A stream whose answers are not read, and so its requests are not taken."""
+    async with running(server=ServerLimits(max_read_buffer_bytes=1_000_000)) as run:
+        client = await run.connect(window=0)
+        stream_id = client.begin("Talk")
+        client.send(stream_id, framed(b"one"), ended=False)
+        client.send(stream_id, framed(b"") * 10_000, ended=False)
+        await client.lost.wait()
+        assert (await (await run.connect()).call("Echo", b"x")).status == 0
 
 
 async def test_headers_above_the_limit_end_the_connection(

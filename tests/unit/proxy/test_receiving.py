@@ -5,6 +5,8 @@ import contextlib
 import time
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.backend import ClientIdentity
 from ogive.proxy.calls import Method
 from ogive.proxy.local import LocalBackend
-from ogive.proxy.service import build
+from ogive.proxy.service import PATH, build
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.send import SendMessageRequestV2
@@ -38,6 +40,22 @@ async def test_a_receive_waits_for_a_message(sdk: Sdk) -> None:
     await sdk.send(message("T", b"late"))
     code, (received,) = await waiting
     assert (code, received.body) == (pb.OK, b"late")
+
+
+async def test_what_a_slow_reader_leaves_counts_as_its_memory(
+    sdk: Sdk, methods: Mapping[str, Method]
+) -> None:
+    await sdk.send(*(message("T", bytes(10_000)) for _ in range(3)))
+    kept: list[int] = []
+    call = replace(sdk.context(), keep=kept.append)
+    handler: Any = methods[PATH + "ReceiveMessage"].handler
+    responses = handler(receive_request("T"), call)
+    status = await anext(responses)
+    assert status.status.code == pb.OK
+    assert sum(kept) >= 10_000
+    async for _ in responses:
+        pass
+    assert sum(kept) == 0
 
 
 async def test_a_filter_by_tag_and_one_by_sql(sdk: Sdk) -> None:
