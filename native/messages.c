@@ -27,8 +27,7 @@ enum {
     FIELDS,
 };
 
-/* --- one message -------------------------------------------------------------------------------
- */
+/* --- one message ---------------------------------------------------------------------------- */
 
 /* What a MessageExt is made of: the fixed part of its record, from which numbers are made when they
    are asked for, and the fields that are objects, or were set. The collector does not look at a
@@ -193,8 +192,7 @@ int prepare_messages(PyObject *module)
     return PyModule_AddType(module, &MessageFields);
 }
 
-/* --- all of an answer --------------------------------------------------------------------------
- */
+/* --- all of an answer ----------------------------------------------------------------------- */
 
 /* what the records of an answer mostly share, from the last record */
 typedef struct {
@@ -267,22 +265,25 @@ static PyObject *make_message(PyObject *forms, const uint8_t *record, const uint
 PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 6 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1]) || !PyBool_Check(args[2])
-        || !PyList_Check(args[3]) || !are_forms(args[5])) {
+    int64_t at;
+    Py_buffer view;
+    if (count != 6 || !(PyBytes_Check(args[0]) || PyMemoryView_Check(args[0]))
+        || !PyLong_Check(args[1]) || !PyBool_Check(args[2]) || !PyList_Check(args[3])
+        || !are_forms(args[5])) {
         PyErr_SetString(PyExc_TypeError,
-            "messages(buffer: bytes, at: int, checked: bool, into: list, broker_name: str, forms: "
-            "tuple)");
+            "messages(buffer: bytes or memoryview, at: int, checked: bool, into: list, "
+            "broker_name: str, forms: tuple)");
         return NULL;
     }
-    Py_ssize_t at = PyLong_AsSsize_t(args[1]), end = PyBytes_GET_SIZE(args[0]);
-    if (PyErr_Occurred() || at < 0 || at > end) {
-        PyErr_Clear();
+    if (!is_number(args[1], 0, INT64_MAX, &at))
         return Py_NewRef(args[1]);
-    }
-    const uint8_t *buffer = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    const uint8_t *buffer = view.buf;
+    int64_t end = view.len;
     int checked = args[2] == Py_True, failed = 0;
     Shared shared = {0};
-    while (end - at >= SMALLEST_V4) {
+    while (at <= end - SMALLEST_V4) {
         const uint8_t *record = buffer + at, *body = record + FIXED_V4;
         int64_t size = get32(record), body_size = (int32_t)get32(record + BODY_SIZE_AT);
         if (get32(record + MAGIC_AT) != MAGIC_V1 || get32(record + SYS_FLAG_AT) & UNCOMMON
@@ -305,11 +306,12 @@ PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t co
         Py_XDECREF(message);
         if (failed)
             break;
-        at += (Py_ssize_t)size;
+        at += size;
     }
     Py_XDECREF(shared.queue);
     Py_XDECREF(shared.topic_text);
-    return failed ? NULL : PyLong_FromSsize_t(at);
+    PyBuffer_Release(&view);
+    return failed ? NULL : PyLong_FromLongLong(at);
 }
 
 /* measure(messages): (bytes of their bodies, whether their offsets ascend, whether one is

@@ -198,9 +198,7 @@ failed:
     return NULL;
 }
 
-/* --- records of the log
- * --------------------------------------------------------------------------------
- */
+/* --- records of the log --------------------------------------------------------------------- */
 
 /* whether the last CRC_BYTES of the *size* bytes are the checksum of those before them */
 static int crc_holds(const uint8_t *record, size_t size)

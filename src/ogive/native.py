@@ -144,7 +144,7 @@ class Native(Protocol):
 
     def messages(
         self,
-        buffer: bytes,
+        buffer: bytes | memoryview,
         at: int,
         checked: bool,
         into: list[Any],

@@ -290,10 +290,12 @@ def test_a_frame_in_many_parts_is_whole_and_small_parts_are_put_together(
 
 @given(
     command=commands,
-    size=st.integers(0, 300),
+    size=st.integers(0, 600),
     word=st.none() | st.integers(0, 2**32 - 1),
     cut=st.integers(5, 400),
 )
+@example(RemotingCommand(1), 400, None, 100)
+@example(RemotingCommand(1), 400, 2**24 - 1, 100)
 def test_a_frame_whose_body_comes_in_parts_means_the_same(
     command: RemotingCommand, size: int, word: int | None, cut: int
 ) -> None:
@@ -305,19 +307,60 @@ def test_a_frame_whose_body_comes_in_parts_means_the_same(
     decoder = FrameDecoder(splits=True)
     (first, _), (second, _) = decoder.feed(stream[:cut]), decoder.feed(stream[cut:])
     (frame,) = first + second
-    header_end = 4 + (int.from_bytes(stream[4:8]) & 0xFFFFFF)
-    if header_end <= len(stream[4:cut]) and cut < len(stream):
-        assert isinstance(frame, SplitFrame)
-        assert frame + frame.body == stream[4:]
-    else:
-        assert frame == stream[4:]
+    assert frame + (frame.body if isinstance(frame, SplitFrame) else b"") == stream[4:]
     try:
         expected = decode_command(stream[4:])
     except ProtocolError as exc:
         with pytest.raises(ProtocolError, match=re.escape(str(exc))):
             decode_command(frame)
     else:
-        assert decode_command(frame) == expected
+        found = decode_command(frame)
+        found.keep_body()
+        assert found == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(60_000, 200_000), st.booleans()), min_size=1, max_size=12),
+    st.integers(1, 150_000),
+)
+@example([(100_000, False)] * 6, 30_000)
+@example([(100_000, True)] * 6, 30_000)
+def test_a_body_that_somebody_holds_does_not_change(
+    frames: list[tuple[int, bool]], step: int
+) -> None:
+    """Bodies are filled with the number of their frame."""
+    decoder = FrameDecoder(splits=True)
+    stream = b"".join(
+        encode_command(RemotingCommand(1, body=bytes([number]) * size))
+        for number, (size, _) in enumerate(frames)
+    )
+    held: dict[int, bytes | memoryview] = {}
+    number = 0
+    for at in range(0, len(stream), step):
+        received, fault = decoder.feed(stream[at : at + step])
+        assert fault is None
+        for frame in received:
+            command = decode_command(frame)
+            size, is_held = frames[number]
+            body = command.body if command.view is None else command.view
+            assert body == bytes([number]) * size
+            if is_held:
+                held[number] = body
+            number += 1
+    assert number == len(frames)
+    for number, body in held.items():
+        assert body == bytes([number]) * frames[number][0]
+
+
+def test_a_buffer_that_nobody_holds_is_used_again() -> None:
+    stream = encode_command(RemotingCommand(1, body=bytes(200_000)))
+    decoder, buffers = FrameDecoder(splits=True), set[int]()
+    for _ in range(5):
+        decoder.feed(stream[:100_000])
+        (frame,), _ = decoder.feed(stream[100_000:])
+        assert isinstance(frame, SplitFrame)
+        buffers.add(id(frame.body.obj))
+    assert len(buffers) == 2
 
 
 @pytest.mark.kills("declared length is believed", param="16777213")

@@ -51,7 +51,9 @@ class LocalConnection(Connection):
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
-    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+    async def call(
+        self, command: RemotingCommand, timeout_s: float, *, as_view: bool = False
+    ) -> RemotingCommand:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._link.on_request(command)

@@ -162,15 +162,18 @@ class Connection(asyncio.Protocol):
 
     # --- asking -----------------------------------------------------------------------------------
 
-    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Send a request, and return the peer's answer, whatever its code.
+    async def call(
+        self, command: RemotingCommand, timeout_s: float, *, as_view: bool = False
+    ) -> RemotingCommand:
+        """Send a request, and return the peer's answer, whatever its code. *as_view*: with the
+        *view* of a large body.
 
         Raises TransportError. A cancelled call ignores its late answer.
         """
-        return await self.start_call(command, timeout_s)
+        return await self.start_call(command, timeout_s, as_view=as_view)
 
     def start_call(
-        self, command: RemotingCommand, timeout_s: float
+        self, command: RemotingCommand, timeout_s: float, *, as_view: bool = False
     ) -> asyncio.Future[RemotingCommand]:
         """Send a request without waiting for its answer. Sets the command's opaque.
 
@@ -182,6 +185,8 @@ class Connection(asyncio.Protocol):
             if future.done():
                 return
             if isinstance(result, RemotingCommand):
+                if not as_view:
+                    result.keep_body()
                 future.set_result(result)
             else:
                 future.set_exception(result)
@@ -476,6 +481,7 @@ class Connection(asyncio.Protocol):
         if not command.flag & _RESPONSE:
             if not command.flag & _ONEWAY:
                 self.take_requests(1)
+            command.keep_body()
             self._on_request(self, command)
             return
         call = self._calls.pop(command.opaque, None)

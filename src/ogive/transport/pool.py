@@ -115,10 +115,11 @@ class ConnectionPool:
             raise
 
     async def call(
-        self, address: str, command: RemotingCommand, timeout_s: float
+        self, address: str, command: RemotingCommand, timeout_s: float, *, as_view: bool = False
     ) -> RemotingCommand:
-        """Connect if necessary and send the request, within one time budget. Raises
-        TransportError.
+        """Connect if necessary and send the request, within one time budget. See Connection.call.
+
+        Raises TransportError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -129,12 +130,14 @@ class ConnectionPool:
             raise ConnectError(
                 f"no connection to {address} within {timeout_s:.1f} s", address
             ) from None
-        answer = await connection.call(command, max(0.001, deadline - loop.time()))
+        left_s = max(0.001, deadline - loop.time())
+        answer = await connection.call(command, left_s, as_view=as_view)
         if answer.code == ResponseCode.GO_AWAY and connection.leaving and loop.time() < deadline:
             try:
                 async with asyncio.timeout_at(deadline):
                     connection = await self.get(address)
-                answer = await connection.call(command, max(0.001, deadline - loop.time()))
+                left_s = max(0.001, deadline - loop.time())
+                answer = await connection.call(command, left_s, as_view=as_view)
             except (ConnectError, TimeoutError):
                 # the connection cannot be replaced again so soon; the answer says that the request
                 # was not carried out

@@ -5,7 +5,6 @@ Source: RemotingCommand.java, RemotingSerializable.java, RocketMQSerializable.ja
 
 import json
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any, Final, NoReturn, Self
@@ -32,21 +31,29 @@ such a send is valid.
 
 # parts of a frame that are shorter are put together
 _SMALL_PART = 4096
+# larger frames that come in parts are put together in a buffer that is used again
+_LARGE_FRAME = 64 * 1024
+_MAX_ROOMS = 2
+_MAX_ROOM_BYTES = 4 * 1024 * 1024
 
 
 class SplitFrame(bytes):
-    """A frame up to the end of its header, with its body beside it: megabytes are copied once."""
+    """A frame up to the end of its header, with its body in a buffer of the decoder.
 
-    body: bytes
+    The buffer belongs to the frame as long as anybody holds a view of it. New memory for each of
+    such frames would cost as much as copying them.
+    """
+
+    body: memoryview
 
     @classmethod
-    def of(cls, first: memoryview, rest: Sequence[bytes | memoryview]) -> Self | None:
-        """Join the parts of a frame. Return None unless the whole header is in the first one."""
-        header_end = 4 + (int.from_bytes(first[:4]) & 0xFFFFFF)
-        if len(first) < header_end:
+    def of(cls, whole: memoryview) -> Self | None:
+        """Return None for a frame that is shorter than its header says."""
+        header_end = 4 + (int.from_bytes(whole[:4]) & 0xFFFFFF)
+        if len(whole) < header_end:
             return None
-        frame = cls(first[:header_end])
-        frame.body = b"".join((first[header_end:], *rest))
+        frame = cls(whole[:header_end])
+        frame.body = whole[header_end:]
         return frame
 
 
@@ -57,17 +64,20 @@ class FrameDecoder:
     has no meaning: the connection must be closed.
     """
 
-    __slots__ = ("_buffered", "_max", "_needed", "_pending", "_splits")
+    __slots__ = ("_buffered", "_max", "_needed", "_pending", "_room", "_rooms", "_splits")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, *, splits: bool = False) -> None:
-        """*splits*: frames that come in several reads may be SplitFrames."""
+        """*splits*: large frames that come in several reads may be SplitFrames."""
         # the beginning of an incomplete frame, as it was received
         self._pending: list[bytes] = []
         self._buffered = 0
         self._max = max_frame_bytes
         self._splits = splits
-        # bytes needed in _pending before the next check
+        # bytes needed before the next check
         self._needed = 4
+        # has the beginning of an incomplete large frame instead
+        self._room: bytearray | None = None
+        self._rooms: list[bytearray] = []
 
     @property
     def buffered(self) -> int:
@@ -80,17 +90,14 @@ class FrameDecoder:
         The frames before the error are valid.
         """
         frames: list[bytes] = []
-        if self._pending:
+        if self._buffered:
             if self._buffered + len(data) < self._needed:
                 self._keep(data)
                 return [], None
             if self._needed > 4:
                 # a single copy, which may be megabytes
                 more = self._needed - self._buffered
-                first = memoryview(self._pending[0])[4:]
-                rest: list[bytes | memoryview] = [*self._pending[1:], memoryview(data)[:more]]
-                split = SplitFrame.of(first, rest) if self._splits else None
-                frames.append(b"".join((first, *rest)) if split is None else split)
+                frames.append(self._finish(memoryview(data)[:more]))
                 data = data[more:]
             else:
                 data = b"".join((*self._pending, data))
@@ -111,17 +118,51 @@ class FrameDecoder:
                 break
             frames.append(data[at + 4 : at + 4 + size])
             at += 4 + size
+        if self._rooms and frames and type(frames[-1]) is bytes:
+            # the large answers are over
+            self._rooms.clear()
         if at < end:
             self._keep(data[at:] if at else data)
         return frames, None
 
     def _keep(self, data: bytes) -> None:
         """Keep *data*, small parts in one, so that they take no more memory than their bytes."""
-        self._buffered += len(data)
-        if self._pending and len(self._pending[-1]) < _SMALL_PART:
+        if self._splits and self._needed > _LARGE_FRAME:
+            if self._room is None:
+                self._room = self._unused_room()
+            self._fill(self._room, data)
+        elif self._pending and len(self._pending[-1]) < _SMALL_PART:
             self._pending[-1] += data
         else:
             self._pending.append(data)
+        self._buffered += len(data)
+
+    def _fill(self, room: bytearray, data: bytes | memoryview) -> None:
+        room[self._buffered : self._buffered + len(data)] = data
+
+    def _finish(self, last: memoryview) -> bytes:
+        """Return the incomplete frame, which ends with *last*."""
+        room, self._room = self._room, None
+        if room is None:
+            return b"".join((memoryview(self._pending[0])[4:], *self._pending[1:], last))
+        self._fill(room, last)
+        if len(room) > _MAX_ROOM_BYTES:
+            self._rooms.clear()
+        whole = memoryview(room).toreadonly()[4 : self._needed]
+        return SplitFrame.of(whole) or bytes(whole)
+
+    def _unused_room(self) -> bytearray:
+        """Return a buffer of which nobody holds a view."""
+        for room in self._rooms:
+            try:
+                room.append(0)
+            except BufferError:
+                continue
+            del room[-1:]
+            return room
+        room = bytearray()
+        self._rooms = [room, *self._rooms[: _MAX_ROOMS - 1]]
+        return room
 
 
 _HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
@@ -184,6 +225,13 @@ class RemotingCommand:
     language: int = LanguageCode.PYTHON
     version: int = VERSION
     serialize_type: int = _JSON
+    view: memoryview | None = field(default=None, repr=False, compare=False)
+    """The body of a SplitFrame, until ``keep_body``."""
+
+    def keep_body(self) -> None:
+        """Copy the body out of the decoder's buffer."""
+        if self.view is not None:
+            self.body, self.view = bytes(self.view), None
 
     @property
     def is_oneway(self) -> bool:
@@ -215,10 +263,12 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 
 def decode_command(frame: bytes) -> RemotingCommand:
-    """Return the command in a frame (without its length word). Raises ProtocolError."""
+    """Return the command in a frame (without its length word); the body of a SplitFrame is its
+    *view*. Raises ProtocolError.
+    """
     command = _decode_whole(frame)
     if isinstance(frame, SplitFrame):
-        command.body = frame.body
+        command.view = frame.body
     return command
 
 

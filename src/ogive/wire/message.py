@@ -458,7 +458,7 @@ def decode_message(buffer: bytes, broker_name: str = "") -> MessageExt:
 
 
 def decode_some(
-    buffer: bytes,
+    buffer: bytes | memoryview,
     broker_name: str = "",
     *,
     check_crc: bool = True,
@@ -475,7 +475,12 @@ def decode_some(
 
 
 def _decode(
-    buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes: float, *, in_parts: bool
+    buffer: bytes | memoryview,
+    broker_name: str,
+    check_crc: bool,
+    max_inflated_bytes: float,
+    *,
+    in_parts: bool,
 ) -> tuple[list[MessageExt], int]:
     messages: list[MessageExt] = []
     at, end, inflated = 0, len(buffer), 0
@@ -487,6 +492,8 @@ def _decode(
                 == end
             ):
                 break
+            # it may change once its view is released
+            buffer = bytes(buffer)
             message = _decode_common(buffer, at, end, broker_name, check_crc)
             if message is not None:
                 messages.append(message)

@@ -74,7 +74,7 @@ def seen(message: MessageExt) -> list[Any]:
     ]
 
 
-def decoded(answer: bytes, *, compiled: bool, **options: Any) -> Any:
+def decoded(answer: bytes | memoryview, *, compiled: bool, **options: Any) -> Any:
     """What comes out, be it an error."""
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:
@@ -120,7 +120,11 @@ def test_messages_are_those_that_python_decodes(
         answer[spoil[0] : spoil[0] + len(spoil[1])] = spoil[1]
     for piece in (bytes(answer), bytes(answer[: max(0, len(answer) - cut)])):
         options = {"check_crc": check_crc, "max_inflated_bytes": most}
-        assert decoded(piece, compiled=True, **options) == decoded(piece, compiled=False, **options)
+        found = decoded(piece, compiled=True, **options)
+        assert found == decoded(piece, compiled=False, **options)
+        view = memoryview(bytearray(piece)).toreadonly()
+        assert found == decoded(view, compiled=True, **options)
+        assert found == decoded(view, compiled=False, **options)
 
 
 def usual_and(**fields: Any) -> bytes:

@@ -754,6 +754,23 @@ async def test_answers_that_nobody_waits_for_let_others_have_their_turn_too() ->
     assert left == [4, 3, 2, 1, 0]
 
 
+@pytest.mark.parametrize("as_view", [False, True])
+async def test_large_answers_in_many_reads_are_whole_and_stay_as_they_are(as_view: bool) -> None:
+    bodies = [bytes([number]) * 300_000 for number in range(4)]
+    connection = Connection()
+    connection.connection_made(ReadableWire())
+    calls = [connection.start_call(RemotingCommand(1), 5.0, as_view=as_view) for _ in bodies]
+    stream = b"".join(
+        encode_command(answer(RemotingCommand(1, opaque=opaque), body))
+        for opaque, body in enumerate(bodies, 1)
+    )
+    for at in range(0, len(stream), 70_000):
+        connection.data_received(stream[at : at + 70_000])
+    answers = await asyncio.gather(*calls)
+    assert [one.body if one.view is None else one.view for one in answers] == bodies
+    assert {one.view is not None for one in answers} == {as_view}
+
+
 @pytest.mark.usefixtures("short_slices")
 async def test_many_connections_with_much_to_do_take_one_slice_of_a_turn() -> None:
     served: list[Connection] = []

@@ -17,6 +17,7 @@ from ogive.model import (
 )
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
+from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import MAX_INFLATED_BYTES
 from ogive.wire.headers.codec import decode_header
 from ogive.wire.headers.pull import (
@@ -83,7 +84,10 @@ async def pull_raw(
 
     *timeout_s* must be longer than the time the broker may hold the request.
     """
-    reply = await pool.call(address, request(header), timeout_s)
+    return _pulled(await pool.call(address, request(header), timeout_s), address)
+
+
+def _pulled(reply: RemotingCommand, address: str) -> RawPull:
     # an unknown code is no member, and gives None
     status = _PULLED.get(reply.code)  # type: ignore[call-overload]
     if status is None:
@@ -120,8 +124,11 @@ async def pull_message(
     the broker keeps as one record, all messages from the asked offset on come, however few were
     asked for. Differs from Java, whose client hands out those before the asked offset again.
     """
-    raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
-    body = raw.body if raw.status is PullStatus.FOUND else b""
+    reply = await pool.call(address, request(header), timeout_s, as_view=True)
+    raw = _pulled(reply, address)
+    body: bytes | memoryview = raw.body if reply.view is None else reply.view
+    if raw.status is not PullStatus.FOUND:
+        body = b""
     try:
         messages, end = decode_some(body, broker_name, max_inflated_bytes=MAX_INFLATED_BYTES)
     except DamagedMessage as exc:

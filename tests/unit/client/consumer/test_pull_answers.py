@@ -352,10 +352,12 @@ async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(
     ):
         call = client.pool.call
 
-        async def note(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        async def note(
+            address: str, command: RemotingCommand, timeout_s: float, **options: bool
+        ) -> RemotingCommand:
             if command.code == PULL:
                 budgets.append(timeout_s)
-            return await call(address, command, timeout_s)
+            return await call(address, command, timeout_s, **options)
 
         monkeypatch.setattr(client.pool, "call", note)
         await consumer.pull(Q0, 0, suspend_s=15)
