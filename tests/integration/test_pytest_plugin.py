@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 SUITE = """
+import asyncio
 import threading
 
 import ogive
@@ -31,6 +32,23 @@ def test_what_is_sent_is_there(rocketmq):
 def test_who_never_consumed_is_said(rocketmq):
     with pytest.raises(AssertionError, match="group nobody has not finished within 0.2 s"):
         rocketmq.wait_consumed("nobody", timeout_s=0.2)
+
+def test_a_wait_on_the_loop_of_an_async_consumer_says_how_to_wait(rocketmq):
+    got = []
+
+    @ogive.listener("Letters", group="post")
+    async def deliver(message):
+        got.append(message.body)
+
+    async def main():
+        rocketmq.send("Letters", b"1")
+        async with ogive.aio.PushConsumer(deliver, name_server=rocketmq.name_server):
+            with pytest.raises(AssertionError, match="await asyncio.to_thread.rocketmq.wait_consumed, .post"):
+                rocketmq.wait_consumed("post", timeout_s=0.2)
+            await asyncio.to_thread(rocketmq.wait_consumed, "post", timeout_s=60)
+
+    asyncio.run(main())
+    assert got == [b"1"]
 
 def test_retries_are_waited_for(rocketmq):
     rocketmq.send("Orders", b"once")
@@ -100,7 +118,7 @@ def test_a_suite_that_uses_the_fixture_passes(tmp_path: Path) -> None:
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
     )
-    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    assert "6 passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
 

@@ -2,6 +2,7 @@
 consumed.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -111,9 +112,10 @@ class RocketMQ:
         self, group: str, topic: str | None = None, *, timeout_s: float = 10.0
     ) -> None:
         """Wait until *group* has finished every message of *topic*, or of all its topics, including
-        retries.
+        retries. Delayed messages count once they are due.
 
-        Raises AssertionError, which says how far the group is behind, or that it never consumed.
+        It blocks: a test on asyncio calls it with ``asyncio.to_thread``. Raises AssertionError,
+        which says how far the group is behind, or that it never consumed.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -123,6 +125,7 @@ class RocketMQ:
             if time.monotonic() > deadline:
                 raise AssertionError(
                     f"group {group} has not finished within {timeout_s:.1f} s: {behind}"
+                    f"{_advice_on_loop(group)}"
                 )
             time.sleep(LOOK_S)
 
@@ -169,3 +172,15 @@ class RocketMQ:
         ]
         arrived = {(message.id, message.reconsume_times) for message in self.messages(topic)}
         return len({(message.id, message.reconsume_times) for message in copies} - arrived)
+
+
+def _advice_on_loop(group: str) -> str:
+    """Return advice for a call on an event loop, on which async consumers stand still meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ""
+    return (
+        ". This call blocks the test's event loop, and async consumers with it: "
+        f"await asyncio.to_thread(rocketmq.wait_consumed, {group!r})"
+    )
