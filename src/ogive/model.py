@@ -333,7 +333,8 @@ class Message:
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             raise TypeError(
-                f"body must be bytes, not {type(self.body).__name__}: encode text first"
+                f"body must be bytes, not {type(self.body).__name__}: encode it, or give the "
+                "producer a serializer, such as ogive.to_json"
             )
         if not self.topic:
             raise InvalidOption("a message needs a topic")

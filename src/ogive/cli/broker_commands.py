@@ -19,7 +19,7 @@ from ogive import aio
 from ogive.broker import Broker, BrokerConfig
 from ogive.cli.connect import client_config
 from ogive.cli.logs import filter_repeated_warnings
-from ogive.cli.output import print_json, print_rows, print_table
+from ogive.cli.output import print_json, print_rows, print_table, utc_text
 from ogive.client.admin import BrokerStatus
 from ogive.errors import InvalidOption, ResponseCode, broker_error
 from ogive.model import instant
@@ -64,9 +64,7 @@ async def show_broker(options: argparse.Namespace) -> int:
             print(f"does not answer: {row.trouble}")
             continue
         if row.oldest_message_ms is not None:
-            print(
-                f"oldest message {instant(row.oldest_message_ms).replace(tzinfo=None).isoformat()}Z"
-            )
+            print(f"oldest message {utc_text(instant(row.oldest_message_ms))}")
         print()
         print_table(("figure", "value"), sorted(row.figures.items()))
     return 1 if any(row.trouble for row in found) else 0

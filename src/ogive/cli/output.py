@@ -223,7 +223,7 @@ def print_message(
         if dead_letter:
             name += _origin(message)
         print(
-            f"{_utc(message.stored_at)} {where} "
+            f"{utc_text(message.stored_at)} {where} "
             f"{escape(name + marks)}{' ' if marks else ''}{shown}",
             flush=True,
         )
@@ -253,8 +253,8 @@ def print_message_whole(message: MessageExt) -> None:
         "id": message.id,
         "offset id": message.offset_id,
         "place": f"{message.queue} offset {message.queue_offset}",
-        "born": f"{_utc(message.born_at)} at {message.born_host}",
-        "stored": f"{_utc(message.stored_at)} at {message.store_host}",
+        "born": f"{utc_text(message.born_at)} at {message.born_host}",
+        "stored": f"{utc_text(message.stored_at)} at {message.store_host}",
         "tag": message.tag,
         "keys": " ".join(message.keys),
         # the last try of a dead letter was no retry
@@ -292,5 +292,6 @@ def _shown(message: MessageExt, body: str | None) -> str:
     return escape_lines(body) if sys.stdout.isatty() else body
 
 
-def _utc(at: datetime) -> str:
+def utc_text(at: datetime) -> str:
+    """Return a time in UTC, to the millisecond, as all commands print it."""
     return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"

@@ -158,23 +158,21 @@ def _check_open_host(options: argparse.Namespace) -> None:
     if options.no_broker:
         if not (enforced and options.tls_client_ca and options.tls_client_auth == "required"):
             raise InvalidOption(
-                f"--host {options.host} is not loopback, and everybody who reaches a name server "
-                "alone can register a broker there; "
-                "ask for certificates with --tls-cert, --tls-key and --tls-client-ca, or add "
-                "--insecure-listen if that is meant"
+                f"--host {options.host} is not loopback, and anyone who can reach a name server "
+                "alone can register a broker there; require certificates with --tls-cert, "
+                "--tls-key and --tls-client-ca, or add --insecure-listen if you want that"
             )
     elif not options.acl:
         raise InvalidOption(
-            f"--host {options.host} is not loopback, and without credentials everybody who reaches "
-            "it can administer the broker; "
-            "switch access control on with --acl, or add --insecure-listen if that is meant"
+            f"--host {options.host} is not loopback, and without access control anyone who can "
+            "reach it can administer the broker; add --acl, or --insecure-listen if you want that"
         )
     elif not enforced:
         raise InvalidOption(
-            f"--host {options.host} is not loopback, and who can read a connection without TLS can "
-            "repeat the signed requests on it, "
-            "an administrator's too; add --tls-cert and --tls-key (--tls-mode enforcing), or "
-            "--insecure-listen if nobody can read along"
+            f"--host {options.host} is not loopback, and anyone who can read a connection without "
+            "TLS can repeat its signed requests, also an administrator's; add --tls-cert and "
+            "--tls-key (--tls-mode enforcing), or --insecure-listen if nobody else can read the "
+            "connections"
         )
 
 
@@ -281,7 +279,7 @@ def check_pages_host(kind: str, host: str, *, allowed: bool) -> None:
     if not loopback and not allowed:
         raise InvalidOption(
             f"--{kind}-host {host} is not loopback, anyone who can reach it can read the figures; "
-            f"add --insecure-{kind} if that is meant"
+            f"add --insecure-{kind} if you want that"
         )
 
 

@@ -62,20 +62,18 @@ class ConsoleConfig:
             raise InvalidOption(f"host {self.host}: an IP address is expected") from None
         if not loopback and self.credentials is None:
             raise InvalidOption(
-                f"host {self.host} is not loopback, and everybody who reaches it could read all "
-                "messages: "
-                "credentials to ask them for are needed"
+                f"host {self.host} is not loopback, and anyone who can reach it could read all "
+                "messages: give credentials that browsers must enter"
             )
         if self.client.credentials is not None and self.credentials is None:
             raise InvalidOption(
-                "the cluster asks for credentials, and everybody on this machine could use the "
-                "console's: "
-                "credentials to ask them for are needed"
+                "the cluster asks for credentials, and anyone on this machine could use the "
+                "console's: give credentials that browsers must enter"
             )
         if self.actions and self.credentials is None:
             raise InvalidOption(
-                "everybody on this machine could change the cluster: actions need credentials to "
-                "ask for"
+                "anyone on this machine could change the cluster: actions need credentials that "
+                "browsers must enter"
             )
         if self.actions and self.client.credentials is None and not loopback:
             raise InvalidOption(

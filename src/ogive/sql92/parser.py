@@ -233,9 +233,7 @@ class _Parser:
         if self._at_word(*_TEXT_TESTS):
             by = cast(TextTest, self._take().text)
             return self._node(TextTested(left, by, self._string(), negated), at, left)
-        raise self._unexpected(
-            "NOT stands before BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH here"
-        )
+        raise self._unexpected("expected BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT")
 
     def _between(self, value: Node, negated: bool, at: int) -> Condition:
         self._check_ordered(value, at)
@@ -298,11 +296,11 @@ class _Parser:
             return self._node(self._float(self._take()), token.at)
         if token.kind is Kind.WORD and token.text in _TRUTHS:
             return self._node(Truth(_TRUTHS[self._take().text]), token.at)
-        raise self._unexpected("a property, a value or ( is needed")
+        raise self._unexpected("expected a property, a value or (")
 
     def _string(self) -> str:
         if self._next.kind is not Kind.STRING:
-            raise self._unexpected("a string in single quotes is needed")
+            raise self._unexpected("expected a string in single quotes")
         return self._take().text[1:-1].replace("''", "'")
 
     def _integer(self, token: Token) -> Integer:
@@ -378,14 +376,14 @@ class _Parser:
 
     def _need_sign(self, sign: str) -> None:
         if not self._at_sign(sign):
-            raise self._unexpected(f"{sign} is needed")
+            raise self._unexpected(f"expected {sign}")
         self._take()
 
     def _unexpected(self, why: str) -> InvalidExpression:
         found = (
             "the expression ends"
             if self._next.kind is Kind.END
-            else f"{_short(self._next.text)} stands"
+            else f"found {_short(self._next.text)}"
         )
         return self._fault(f"{why}, but {found}", self._next.at)
 

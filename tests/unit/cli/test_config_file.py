@@ -188,7 +188,7 @@ def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(
             "ogive.toml",
             "acl = false\nhost = '0.0.0.0'",
             (),
-            "if that is meant. host in {} says so.",
+            "if you want that. host in {} says so.",
         ),
         (
             "broker.conf",

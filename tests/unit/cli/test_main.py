@@ -211,7 +211,7 @@ def test_access_control_on_an_open_address_without_tls_starts_nothing(
         )
         == 1
     )
-    assert "without TLS can repeat the signed requests" in capsys.readouterr().err
+    assert "without TLS can repeat its signed requests" in capsys.readouterr().err
     assert not data.exists()
 
 

@@ -62,7 +62,7 @@ def test_actions_are_off_unless_asked_for() -> None:
 
 def test_actions_need_somebody_to_sign_in_and_access_control_or_loopback() -> None:
     client = ClientConfig()
-    with pytest.raises(InvalidOption, match="actions need credentials to ask for"):
+    with pytest.raises(InvalidOption, match="actions need credentials that browsers"):
         ConsoleConfig(client=client, actions=True)
     with pytest.raises(InvalidOption, match=r"not loopback.* actions need one of the two$"):
         ConsoleConfig(client=client, actions=True, credentials=USER, host="192.0.2.1")

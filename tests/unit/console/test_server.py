@@ -62,7 +62,7 @@ async def test_a_page_under_way_does_not_keep_it(fake: FakeBroker) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_an_address_that_others_reach_needs_credentials(host: str) -> None:
     with pytest.raises(
-        InvalidOption, match=r"^host \S+ is not loopback.*credentials .* are needed$"
+        InvalidOption, match=r"^host \S+ is not loopback.*credentials that browsers must enter$"
     ):
         ConsoleConfig(client=NOBODY, host=host)
     ConsoleConfig(client=NOBODY, host=host, credentials=USER)
@@ -70,7 +70,7 @@ def test_an_address_that_others_reach_needs_credentials(host: str) -> None:
 
 def test_what_the_clusters_credentials_may_see_is_not_for_everybody_on_the_machine() -> None:
     client = ClientConfig(credentials=USER)
-    with pytest.raises(InvalidOption, match=r"asks for credentials.* are needed$"):
+    with pytest.raises(InvalidOption, match=r"asks for credentials.* browsers must enter$"):
         ConsoleConfig(client=client)
     ConsoleConfig(client=client, credentials=USER)
 
