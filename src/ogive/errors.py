@@ -108,8 +108,8 @@ class InvalidExpression(InvalidOption):
         start = max(0, at - 30)
         around = text[start : at + 30].replace("\n", " ")
         super().__init__(
-            f"{message}, at character {at + 1}: {'...' if start else ''}{around[: at - start]}[HERE]"
-            f"{around[at - start :]}"
+            f"{message}, at character {at + 1}: {'...' if start else ''}"
+            f"{around[: at - start]}[HERE]{around[at - start :]}"
         )
         self.text = text
         self.at = at
