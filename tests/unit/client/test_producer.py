@@ -999,6 +999,25 @@ async def test_a_batch_that_is_to_stay_whole_has_a_key_of_its_own() -> None:
     ) == ("true", False, 32)
 
 
+async def test_submitted_messages_with_flags_share_a_request_and_keep_them() -> None:
+    flags = [0, 7, -(2**31), 0, 1]
+    async with producing("Orders", queues=1) as (producer, [broker]):
+        await producer.send("Orders", b"the way is open")
+        broker.script(BATCH, error(ResponseCode.MESSAGE_ILLEGAL, "no"))
+        for _ in range(2):
+            handles = [
+                await producer.submit(Message("Orders", b"%d" % i, flag=flag))
+                for i, flag in enumerate(flags)
+            ]
+            await asyncio.gather(*handles)
+        await (await producer.submit(Message("Orders", b"alone", flag=9)))
+    for request in broker.of(BATCH):
+        assert [item.flag for item in decode_batch(request.body)] == flags
+    assert len(broker.of(BATCH)) == 2
+    # of the refused batch
+    assert [header_of(one).flag for one in broker.of(SEND)[1:]] == [*flags, 9]
+
+
 async def test_messages_that_share_a_request_by_chance_are_no_batch() -> None:
     """A topic of batches would keep them as one record, which one filter passes or does not."""
     async with producing("Orders", queues=1, config=ProducerConfig(max_requests=1)) as (

@@ -43,12 +43,17 @@ class Batches:
         # of messages in an inbox
         self._observed: dict[SendHandle, Observed] = {}
         self._own_budgets_s: dict[SendHandle, float] = {}
+        self._flags: dict[SendHandle, int] = {}
         # of those with a budget of their own, as noted; no message of them ends before _next_end
         self._ends: deque[float] = deque()
         self._next_end = math.inf
 
     def note(
-        self, handle: SendHandle, own_budget_s: float | None, observed: Observed | None
+        self,
+        handle: SendHandle,
+        own_budget_s: float | None,
+        observed: Observed | None,
+        flag: int = 0,
     ) -> None:
         """Note what is special about a message, before it is in an inbox. Any thread may call
         this.
@@ -58,6 +63,8 @@ class Batches:
             self._ends.append(handle._since + own_budget_s)
         if observed is not None:
             self._observed[handle] = observed
+        if flag:
+            self._flags[handle] = flag
 
     @property
     def has_own_budgets(self) -> bool:
@@ -79,6 +86,8 @@ class Batches:
         body, count = SendHandle._fill(inbox, outcome, prefix, number, config.max_batch_bytes, most)
         outcome.handles, outcome.count = inbox[:count], count
         del inbox[:count]
+        if self._flags:
+            body = self._with_flags(body, outcome.handles)
         first, last = outcome.handles[0], outcome.handles[-1]
         pending = self._submitted(waiting.name, body, outcome, f"{prefix}{number:012X}", now_ms)
         pending.started, pending.deadline = first._since, last._since + budget_s
@@ -89,6 +98,11 @@ class Batches:
             observed = [self._observed.pop(handle) for handle in outcome.handles]
             _observe(pending, observed)
         return pending
+
+    def _with_flags(self, body: bytes, handles: Sequence[SendHandle]) -> bytes:
+        flags = [self._flags.pop(handle, 0) for handle in handles]
+        items = zip(flags, decode_batch(body), strict=True)
+        return encode_batch([item._replace(flag=flag) for flag, item in items])
 
     def _submitted(
         self, topic: str, body: bytes, outcome: BatchOutcome, key: str, now_ms: int

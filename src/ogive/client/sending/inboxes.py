@@ -171,14 +171,15 @@ class Inboxes:
             text = b""
         else:
             text = builder.stored_text(name, body, tag, keys, sharding_key)
+        flag = 0 if message is None else message.flag
         handle = SendHandle(self._not_sent, body, text, now, None if on_done is None else [on_done])
         if not self._limit.take(len(body) + len(text) + OVERHEAD_BYTES):
             budget_s = self._config.send_timeout_s if own_budget_s is None else own_budget_s
             raise NoRoom(
-                partial(self._wait_for_room, inbox, handle, own_budget_s, observed), budget_s
+                partial(self._wait_for_room, inbox, handle, own_budget_s, observed, flag), budget_s
             )
-        if own_budget_s is not None or observed is not None:
-            self._batches.note(handle, own_budget_s, observed)
+        if own_budget_s is not None or observed is not None or flag:
+            self._batches.note(handle, own_budget_s, observed, flag)
         inbox.inbox.append(handle)
         if (
             not inbox.busy
@@ -212,6 +213,7 @@ class Inboxes:
         handle: SendHandle,
         own_budget_s: float | None,
         observed: Observed | None,
+        flag: int,
     ) -> SendHandle:
         """Wait for room, then submit the message. Raises SendFailed."""
         assert handle._body is not None
@@ -224,7 +226,7 @@ class Inboxes:
         except BaseException as exc:
             self._batches.refuse(inbox, observed, exc)
             raise
-        self._batches.note(handle, own_budget_s, observed)
+        self._batches.note(handle, own_budget_s, observed, flag)
         inbox.inbox.append(handle)
         self.drain(inbox)
         return handle
