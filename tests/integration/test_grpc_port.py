@@ -1,6 +1,7 @@
 """The gRPC port of ``ogive up`` and ``ogive proxy``, from the command line and from a socket."""
 
 import asyncio
+import contextlib
 import re
 import signal
 import socket
@@ -13,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 
 import ogive
 from ogive.errors import IllegalStateError
@@ -196,5 +198,47 @@ async def test_a_proxy_serves_grpc_before_a_broker(tmp_path: Path) -> None:
                 with started(tmp_path, *words[:4], str(port)) as (second, nothing):
                     assert nothing == ""
                     assert await asyncio.to_thread(second.wait, 60) == 75
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 60) == 0
+
+
+async def test_sighup_brings_new_certificates_to_a_proxy(tmp_path: Path) -> None:
+    """For the SDKs, and for connections to the brokers."""
+    first, second = trustme.CA(), trustme.CA()
+    files = {name: tmp_path / f"{name}.pem" for name in ("cert", "key", "ca")}
+
+    def write(ca: trustme.CA) -> None:
+        issued = ca.issue_cert("127.0.0.1")
+        issued.cert_chain_pems[0].write_to_path(files["cert"])
+        issued.private_key_pem.write_to_path(files["key"])
+        ca.cert_pem.write_to_path(files["ca"])
+
+    def only(ca: trustme.CA) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        ca.configure_trust(context)
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    write(first)
+    server = ("--tls-cert", str(files["cert"]), "--tls-key", str(files["key"]))
+    with Broker(options=server) as broker:
+        words = ("-n", broker.name_server, "--cafile", str(files["ca"]), "--grpc-port", "0")
+        with started(tmp_path, "proxy", *words, *server) as (process, line):
+            endpoint = line.strip().rpartition(" grpc=")[2]
+            assert (await route(endpoint, tls=only(first))).status.code == pb.Code.TOPIC_NOT_FOUND
+            write(second)
+            process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(60):
+                while True:
+                    with contextlib.suppress(ssl.SSLError):
+                        await route(endpoint, tls=only(second))
+                        break
+            assert "the certificates were reloaded" in (tmp_path / "errors").read_text()
+            # a connection to the broker of before goes on, new ones trust both authorities
+            assert (await route(endpoint, tls=only(second))).status.code == pb.Code.TOPIC_NOT_FOUND
+            process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(60):
+                while "the log level is INFO now" not in (tmp_path / "errors").read_text():
+                    await asyncio.sleep(0.05)
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, 60) == 0

@@ -9,6 +9,7 @@ Contexts are stored in ``ogive/contexts.json`` in the user's configuration direc
 import argparse
 import json
 import os
+import ssl
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -332,6 +333,19 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
         return _config_of(found)
     except InvalidOption as exc:
         raise InvalidOption(f"{exc}{_of_context(options, str(exc))}") from None
+
+
+def read_certificates_again(options: argparse.Namespace, context: ssl.SSLContext) -> None:
+    """Use the current files for new connections: the client's own certificate, and more
+    authorities. Raises InvalidOption, and then the old ones stay.
+    """
+    found = place(options)
+    # reports what is wrong with the files
+    trusting(found.cafile, found.certfile, found.keyfile)
+    if found.cafile is not None:
+        context.load_verify_locations(found.cafile)
+    if found.certfile is not None:
+        context.load_cert_chain(found.certfile, found.keyfile)
 
 
 def context_config(name: str) -> tuple[ClientConfig, str | None]:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import signal
+import ssl
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -34,12 +35,17 @@ def run(options: argparse.Namespace) -> int:
     Raises TryLater if a port is in use.
     """
     set_up_logging(options.verbose, options.log_format)
+    place = connect.place(options)
+    certificates = up.CertificateFiles(
+        *up.certificate_files(options),
+        *filter(None, (place.cafile, place.certfile, place.keyfile)),
+    )
     client = connect.client_config(options)
     tls = up.tls_config(options)
     _check(options, client, tls)
     up.raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_serve(options, client, tls))
+        return runner.run(_serve(options, client, tls, certificates))
 
 
 def _check(options: argparse.Namespace, client: ClientConfig, tls: TlsConfig | None) -> None:
@@ -74,7 +80,12 @@ def _check(options: argparse.Namespace, client: ClientConfig, tls: TlsConfig | N
         )
 
 
-async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConfig | None) -> int:
+async def _serve(
+    options: argparse.Namespace,
+    client: ClientConfig,
+    tls: TlsConfig | None,
+    certificates: up.CertificateFiles,
+) -> int:
     # imported after the check that its packages are installed
     from ogive.proxy.cluster import ClusterBackend
 
@@ -106,8 +117,7 @@ async def _serve(options: argparse.Namespace, client: ClientConfig, tls: TlsConf
             await grpc.start(lambda: _service(backend), ServerLimits(), running)
         except ConnectError as exc:
             raise probes.cannot_listen(exc, "--grpc-port") from None
-        if tls is not None:
-            up.at_hang_up(lambda: _reload(grpc))
+        up.at_hang_up(stop, certificates, lambda: _reload(options, client, grpc))
         print(f"ready name-server={backend.client.name_servers}{grpc.says}", flush=True)
         if metrics is not None:
             print(f"metrics {metrics}", flush=True)
@@ -132,10 +142,18 @@ def _service(backend: "ClusterBackend") -> "Service":
     return Service(backend)
 
 
-async def _reload(grpc: up_grpc.GrpcPort) -> None:
+async def _reload(
+    options: argparse.Namespace, client: ClientConfig, grpc: up_grpc.GrpcPort
+) -> bool:
+    """Read the certificates again: those for SDKs, and those for the brokers. Return False if they
+    cannot be used, and the old ones stay.
+    """
     try:
+        if isinstance(client.ssl, ssl.SSLContext):
+            await asyncio.to_thread(connect.read_certificates_again, options, client.ssl)
         await grpc.reload()
     except InvalidOption as exc:
         log.error("the certificates were not reloaded: %s", exc)
-    else:
-        log.warning("the certificates were reloaded")
+        return False
+    log.warning("the certificates were reloaded")
+    return True

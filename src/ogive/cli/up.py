@@ -5,11 +5,12 @@ import asyncio
 import contextlib
 import errno
 import gc
+import hashlib
 import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -137,6 +138,7 @@ async def serve(options: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hang_up, stop)
     access = await asyncio.to_thread(open_access, options) if options.acl else None
+    certificates = await asyncio.to_thread(CertificateFiles, *certificate_files(options))
     tls = await asyncio.to_thread(_checked_tls, options)
     others = await asyncio.to_thread(up_name_servers.others, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
@@ -163,8 +165,7 @@ async def serve(options: argparse.Namespace) -> int:
             await broker.start()
             running.push_async_callback(broker.stop)
             await grpc.start(partial(_grpc_service, broker), broker.config.server, running)
-        if tls is not None:
-            at_hang_up(lambda: _reload(options, own, broker, grpc, console))
+        at_hang_up(stop, certificates, lambda: _reload(options, own, broker, grpc, console))
         if access is not None:
             await make_first_user(options, access)
         if console_config is not None and own is not None:
@@ -212,8 +213,8 @@ async def drain(delay_s: float, stop: asyncio.Event, failed: "asyncio.Future[Any
 
 
 def hang_up(stop: asyncio.Event) -> None:
-    """Handle SIGHUP without certificates to reload: stop if the terminal was closed, else change
-    the log level.
+    """Handle SIGHUP without new certificates: stop if the terminal was closed, else change the log
+    level.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()
@@ -432,13 +433,59 @@ def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
     return tls
 
 
-def at_hang_up(reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Let SIGHUP start *reload*."""
+def certificate_files(options: argparse.Namespace) -> list[str]:
+    return [
+        path
+        for path in (options.tls_cert, options.tls_key, options.tls_client_ca)
+        if path is not None
+    ]
+
+
+class CertificateFiles:
+    """Contents of files when they were last read, to see which SIGHUP is about them."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+        self._seen = self._contents()
+
+    def _contents(self) -> list[bytes | None]:
+        return [_digest(path) for path in self._paths]
+
+    async def read_again(self, reload: Callable[[], Awaitable[bool]]) -> bool:
+        """Call *reload* if a file has changed since the last time that this returned True. Return
+        False if none has.
+        """
+        now = await asyncio.to_thread(self._contents)
+        if now == self._seen:
+            return False
+        if await reload():
+            self._seen = now
+        return True
+
+
+def _digest(path: str) -> bytes | None:
+    """Return the digest of a file, None for one that TlsConfig will not read."""
+    file = Path(path)
+    try:
+        # opening a pipe, for example, could block for ever
+        return hashlib.sha256(file.read_bytes()).digest() if file.is_file() else None
+    except OSError:
+        return None
+
+
+def at_hang_up(
+    stop: asyncio.Event, files: CertificateFiles, reload: Callable[[], Awaitable[bool]]
+) -> None:
+    """Let SIGHUP start *reload* if a file has changed, and else do what it does without TLS."""
     # references keep the tasks alive
     running: set[asyncio.Task[None]] = set()
 
+    async def handle() -> None:
+        if not await files.read_again(reload):
+            hang_up(stop)
+
     def begin() -> None:
-        task = asyncio.create_task(reload(), name="reload")
+        task = asyncio.create_task(handle(), name="reload")
         running.add(task)
         task.add_done_callback(running.discard)
         watch(task)
@@ -452,7 +499,8 @@ async def _reload(
     broker: Broker | None,
     grpc: up_grpc.GrpcPort,
     console: "Console | None",
-) -> None:
+) -> bool:
+    """Read the certificates again. Return False if they cannot be used, and the old ones stay."""
     try:
         await asyncio.to_thread(_checked_tls, options)
         if name_server is not None:
@@ -464,8 +512,9 @@ async def _reload(
             await asyncio.to_thread(console.reload_certificates)
     except InvalidOption as exc:
         log.error("the certificates were not reloaded: %s", exc)
-    else:
-        log.warning("the certificates were reloaded")
+        return False
+    log.warning("the certificates were reloaded")
+    return True
 
 
 def broker_config(
