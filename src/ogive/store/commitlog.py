@@ -21,7 +21,7 @@ library; adler32 is slower and does not notice some sectors that changed places.
 import logging
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -136,6 +136,7 @@ _MAX_BROUGHT_IN: Final = 4 * 1024 * 1024
 # 1,024 messages of 1 KiB from each of eight queues, and some
 _RUNS_BYTES: Final = 16 * 1024 * 1024
 _MAX_RUNS: Final = 32
+_NEAR_RUNS: Final = 4
 _MAX_DAMAGED: Final = 10_000
 # reading so much more, and its part in a sum, costs what the check of one record does
 _CHECK_BYTES: Final = 2048
@@ -297,23 +298,31 @@ class ReadRuns:
         self._limit = limit
         self._size = 0
         self._runs: OrderedDict[int, Run] = OrderedDict()
+        # in order
+        self._starts: list[int] = []
 
     def keep(self, run: Run) -> None:
         self.forget(run.start)
         self._runs[run.start] = run
+        insort(self._starts, run.start)
         self._size += len(run.data)
         while self._size > self._limit or len(self._runs) > _MAX_RUNS:
-            self._size -= len(self._runs.popitem(last=False)[1].data)
+            self.forget(next(iter(self._runs)))
 
     def forget(self, start: int) -> None:
         run = self._runs.pop(start, None)
         if run is not None:
             self._size -= len(run.data)
+            self._starts.remove(start)
 
     def find(self, offset: int, size: int) -> Run | None:
-        """Return the run that holds these bytes."""
-        for run in reversed(self._runs.values()):
-            if run.start <= offset and offset + size <= run.start + len(run.data):
+        """Return a run that holds these bytes, if it is one of the few that begin next before
+        them: a pull asks several times, and mostly there is none.
+        """
+        at = bisect_right(self._starts, offset)
+        for start in reversed(self._starts[max(0, at - _NEAR_RUNS) : at]):
+            run = self._runs[start]
+            if offset + size <= start + len(run.data):
                 return run
         return None
 
