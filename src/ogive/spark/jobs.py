@@ -31,7 +31,13 @@ from ogive.spark.cli_session import own_session
 from ogive.spark.cluster_options import Access
 from ogive.spark.compat import ADMISSION_CONTROL, ends_after_open_batch, register_source
 from ogive.spark.failures import is_final, reason
-from ogive.spark.listener_source import FORMAT, ListenerSource, Work, options_of
+from ogive.spark.listener_source import (
+    FORMAT,
+    ListenerSource,
+    Work,
+    modules_with_telemetry,
+    options_of,
+)
 from ogive.spark.stopping import Stop, silence
 from ogive.wire.bodies.configs import TopicConfig
 
@@ -203,7 +209,12 @@ def run_listeners(
     jobs: dict[str, GroupJob] = {}
     for group, ours in prepared(listeners, client).items():
         jobs[group] = GroupJob(
-            spark, Work(bare, tuple(ours), tasks), access, checkpoint / group, say, once=once
+            spark,
+            Work(bare, tuple(ours), tasks, modules_with_telemetry(ours)),
+            access,
+            checkpoint / group,
+            say,
+            once=once,
         )
     for job in jobs.values():
         job.start()

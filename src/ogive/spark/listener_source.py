@@ -22,6 +22,7 @@ format("rocketmq") for it.
 
 import base64
 import binascii
+import importlib
 import logging
 import pickle
 import time
@@ -34,6 +35,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from ogive.client.config import ClientConfig
+from ogive.client.instrumentation import instrumentation
 from ogive.client.listener import AnyListener
 from ogive.client.namespace import Namespace
 from ogive.client.portal import portal
@@ -77,12 +79,14 @@ class Work:
     """Description of the work, for executors.
 
     *client* does not include the connection to the cluster. *partitions* limits the tasks of a
-    batch.
+    batch. *modules* are imported by each process of an executor, because they set up OpenTelemetry
+    there: listeners themselves are pickled.
     """
 
     client: ClientConfig
     listeners: tuple[AnyListener, ...]
     partitions: int
+    modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # one thought
@@ -134,6 +138,29 @@ class Work:
             raise InvalidOption(f"the option work holds no listeners: {exc}") from None
         assert isinstance(work, cls)
         return work
+
+
+def modules_with_telemetry(listeners: Sequence[AnyListener]) -> tuple[str, ...]:
+    """Return the modules of the listeners if OpenTelemetry is set up here, else none.
+
+    The main module has another name on executors, so it is not one of them.
+    """
+    if instrumentation() is None:
+        return ()
+    names = {one.function.__module__ for one in listeners}
+    return tuple(sorted(names - {"__main__"}))
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules on an executor. Raises InvalidOption if one is not there."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as exc:
+            raise InvalidOption(
+                f"executors need module {name} for OpenTelemetry, and do not find it: {exc}; ship "
+                "it with --py-files"
+            ) from None
 
 
 class ListenerSource(DataSource):
@@ -385,6 +412,7 @@ class ListenerReader(MirroredStream):
     def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
         """Consume ranges, and yield a row for each."""
         ranges: Sequence[QueueRange] = () if partition is None else partition.value or ()
+        import_modules(self._work.modules)
         for done in portal().call(
             consume(self._access.client(self._work.client), self._work.listeners, ranges)
         ):

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import ssl
+import sys
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -32,6 +33,8 @@ from ogive.spark.listener_source import (
     LONG_S,
     ListenerReader,
     Work,
+    import_modules,
+    modules_with_telemetry,
     next_size,
     options_of,
     spread,
@@ -39,6 +42,7 @@ from ogive.spark.listener_source import (
 from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import access_of
 from ogive.spark.ranges import QueueRange
+from tests.telemetry import instrumented
 
 
 def test_a_batch_grows_while_it_is_short_and_full() -> None:
@@ -90,6 +94,27 @@ def test_listeners_travel_with_what_they_close_over() -> None:
 
     work = Work.loads(Work(ClientConfig(name_server="127.0.0.1:1"), (note,), 2).dumps())
     assert (work.group, work.topics, work.listeners[0].config.batch) == ("G", ("T", "%RETRY%G"), 3)
+
+
+def test_modules_that_set_up_telemetry_are_imported_on_executors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @ogive.listener("T", group="G")
+    def show(message: ogive.MessageExt) -> None: ...
+
+    show.function.__module__ = "set_up_telemetry"
+    assert modules_with_telemetry([show]) == ()
+    with instrumented():
+        assert modules_with_telemetry([show, show]) == ("set_up_telemetry",)
+        show.function.__module__ = "__main__"
+        assert modules_with_telemetry([show]) == ()
+    with pytest.raises(InvalidOption, match=r"module set_up_telemetry .* --py-files"):
+        import_modules(["set_up_telemetry"])
+    (tmp_path / "set_up_telemetry.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_modules(["set_up_telemetry"])
+    assert "set_up_telemetry" in sys.modules
+    monkeypatch.delitem(sys.modules, "set_up_telemetry")
 
 
 def test_a_listener_that_cannot_travel_is_named() -> None:

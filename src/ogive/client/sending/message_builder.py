@@ -130,9 +130,7 @@ def stored_text(text: str) -> bytes:
 
 def may_stand_in_batch(message: Message) -> bool:
     """Return True if brokers take the message in a batch."""
-    return not (
-        message.is_delayed or message.priority is not None or not message.wait_store_ok
-    )
+    return not (message.is_delayed or message.priority is not None or not message.wait_store_ok)
 
 
 USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
