@@ -106,6 +106,10 @@ class Connection(asyncio.Protocol):
     called before the caller gets the answer.
     """
 
+    keeps_buffers = True
+    """Large frames are put together in buffers that are used again. A server does without: it has
+    thousands of connections, and whoever opens them would decide how much they keep."""
+
     def __init__(
         self,
         on_request: RequestHandler = refuse_requests,
@@ -123,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._on_request = on_request
         self._on_frames = on_frames
         self.limits = limits or Limits()
-        self._decoder = FrameDecoder(self.limits.max_frame_bytes, splits=on_frames is one_frame)
+        self._decoder = FrameDecoder(self.limits.max_frame_bytes, splits=self.keeps_buffers)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, tuple[Answer, float]] = {}
         self._deadlines = Deadlines(self._loop, self._expire)

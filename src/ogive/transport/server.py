@@ -47,6 +47,8 @@ class _Mark(NamedTuple):
 class ServerConnection(Connection):
     """A connection of a client."""
 
+    keeps_buffers = False
+
     def __init__(self, server: "Server") -> None:
         super().__init__(server.handle, server.limits.connection, on_frames=server.on_frames)
         self._server = server

@@ -5,6 +5,7 @@ import gc
 import itertools
 import logging
 import socket
+import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, cast
@@ -645,9 +646,8 @@ class Read:
         self.steps: list[int] = []
         self.seen: list[int] = []
         self.wire = ReadableWire()
-        server = Server(
-            lambda _, command: self.seen.append(command.opaque), self._on_frames, limits=limits
-        )
+        server = Server(lambda _, command: self.seen.append(command.opaque), limits=limits)
+        server.on_frames = self._on_frames
         self.connection = ServerConnection(server)
         self.connection.connection_made(self.wire)
 
@@ -769,6 +769,21 @@ async def test_large_answers_in_many_reads_are_whole_and_stay_as_they_are(as_vie
     answers = await asyncio.gather(*calls)
     assert [one.body if one.view is None else one.view for one in answers] == bodies
     assert {one.view is not None for one in answers} == {as_view}
+
+
+async def test_connections_of_clients_keep_no_memory_after_a_large_request() -> None:
+    server = Server(lambda connection, command: None)
+    frame = encode_command(RemotingCommand(1, body=bytes(3_000_000), flag=Flag.ONEWAY))
+    connections = [ServerConnection(server) for _ in range(4)]
+    tracemalloc.start()
+    try:
+        for connection in connections:
+            connection.connection_made(ReadableWire())
+            for at in range(0, len(frame), 200_000):
+                connection.data_received(frame[at : at + 200_000])
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.usefixtures("short_slices")
