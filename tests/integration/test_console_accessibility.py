@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -99,7 +99,7 @@ def axe() -> str:
     return (kept / "node_modules/axe-core/axe.min.js").read_text()
 
 
-def _skip(missing: str) -> None:
+def _skip(missing: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(missing)
     pytest.skip(missing)

@@ -88,6 +88,7 @@ async def test_links_stay_in_the_cluster_and_the_switch_goes_to_the_same_list(
             assert f'href="/clusters/us/{target}"' in switch[0], path
             assert 'href="/clusters/eu/' in switch[0]
             assert switch[0].count("aria-current") == 1
+        text = (await look(browser, "/clusters/eu/topics")).text
         style = re.search(r'href="(/clusters/eu/static/[^"]*css[^"]*)"', text)
         assert style is not None
         assert (await look(browser, style[1])).status == 200

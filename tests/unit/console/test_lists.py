@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
-from ogive.wire.bodies.running_info import ConsumerRunningInfo
 
 from ogive.console import app, browse, search_pages
 from ogive.console.forms import ROWS
@@ -17,7 +16,12 @@ from ogive.console.group_pages import MAX_ASKED
 from ogive.console.message_pages import KEY_LIMIT, LIMIT
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
-from ogive.wire.bodies.clients import ConnectionInfo, ConsumerConnection, group_list_dumps
+from ogive.wire.bodies.clients import (
+    ConnectionInfo,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    group_list_dumps,
+)
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo
