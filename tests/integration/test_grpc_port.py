@@ -193,6 +193,10 @@ async def test_a_proxy_serves_grpc_before_a_broker(tmp_path: Path) -> None:
             url = f"http://127.0.0.1:{pages}/ready"
             with await asyncio.to_thread(urllib.request.urlopen, url, timeout=60) as answer:
                 assert answer.read() == b"ready\n"
+            url = f"http://127.0.0.1:{pages}/metrics"
+            with await asyncio.to_thread(urllib.request.urlopen, url, timeout=60) as answer:
+                page = answer.read().decode()
+            assert 'ogive_grpc_calls_total{method="QueryRoute",status="OK"} 2\n' in page
             with socket.create_server(("127.0.0.1", 0)) as taken:
                 port = taken.getsockname()[1]
                 with started(tmp_path, *words[:4], str(port)) as (second, nothing):

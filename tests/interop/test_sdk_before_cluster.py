@@ -5,7 +5,7 @@ Those about a server's own TLS are left out: the proxy's port is the same as tha
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from tests.interop.sdk.sdks import Sdk, Talk
 from tests.interop.sdk.servers import Server
 from tests.interop.test_sdk_scenarios import (
     ROOT,
+    Client,
     Guarded,
+    again_s,
     client,
     exchange,
     limits,
@@ -30,7 +32,9 @@ from tests.interop.test_sdk_scenarios import (
     test_delay,
     test_expiry,
     test_fifo_messages,
+    test_kill,
     test_large_body,
+    test_members,
     test_normal_messages,
     test_priority,
     test_push,
@@ -42,12 +46,14 @@ from tests.interop.test_sdk_scenarios import (
     test_with_remoting_clients,
     test_wrong_credentials,
     test_wrong_type,
+    works_through,
     write_root,
 )
 from tests.peers import start_broker
-from tests.processes import stop, wait_until
+from tests.processes import free_port, stop, wait_until
 
 __all__ = [
+    "again_s",
     "client",
     "limits",
     "sdk",
@@ -58,7 +64,9 @@ __all__ = [
     "test_delay",
     "test_expiry",
     "test_fifo_messages",
+    "test_kill",
     "test_large_body",
+    "test_members",
     "test_normal_messages",
     "test_priority",
     "test_push",
@@ -78,17 +86,30 @@ USER = ("shop", "shop-secret-0815")
 
 
 @contextmanager
-def start_proxy(name_server: str, folder: Path, *options: str) -> Iterator[str]:
-    """Run ``ogive proxy``; yield where its gRPC port listens."""
-    log = folder / "proxy.out"
-    command = [sys.executable, "-m", "ogive", "proxy", "-n", name_server, "--grpc-port", "0"]
-    with log.open("wb") as out:
-        process = subprocess.Popen([*command, *options], stdout=out, stderr=subprocess.STDOUT)
-    try:
+def start_proxy(
+    name_server: str, folder: Path, *options: str
+) -> Iterator[tuple[Callable[[], None], str]]:
+    """Run ``ogive proxy``; yield what starts it again, and where its gRPC port listens."""
+    log, port = folder / "proxy.out", str(free_port())
+    command = [sys.executable, "-m", "ogive", "proxy", "-n", name_server, "--grpc-port", port]
+
+    def start() -> None:
+        with log.open("wb") as out:
+            process = subprocess.Popen([*command, *options], stdout=out, stderr=subprocess.STDOUT)
+        running.append(process)
         wait_until(lambda: "grpc=" in log.read_text(), process, log, "ogive proxy")
-        yield log.read_text().partition("grpc=")[2].split()[0]
+
+    def restart() -> None:
+        stop(running.pop())
+        start()
+
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        start()
+        yield restart, f"127.0.0.1:{port}"
     finally:
-        stop(process)
+        for process in running:
+            stop(process)
 
 
 @pytest.fixture(scope="module", params=["ogive", "apache"])
@@ -98,9 +119,9 @@ def server(
     folder = tmp_path_factory.mktemp("cluster")
     with (
         start_broker(request.param, folder) as broker,
-        start_proxy(broker.name_server, folder) as endpoints,
+        start_proxy(broker.name_server, folder) as (restart, endpoints),
     ):
-        yield Server(broker, endpoints)
+        yield Server(broker, endpoints, restart)
 
 
 @pytest.fixture(scope="module", params=["ogive", "apache"])
@@ -121,8 +142,14 @@ def guarded(
             admin.create_user(*USER)
             admin.allow(USER[0], "Topic:*", ["Pub", "Sub"])
             admin.allow(USER[0], "Group:*", ["Sub"])
-        with start_proxy(broker.name_server, folder, *credentials) as endpoints:
+        with start_proxy(broker.name_server, folder, *credentials) as (_, endpoints):
             yield Guarded(Server(broker, endpoints))
+
+
+def test_restart_of_the_proxy(client: Client, again_s: float) -> None:
+    """Send and receive within 15 seconds after a restart of the proxy"""
+    assert client.server.restart_proxy is not None
+    works_through(client, client.server.restart_proxy, again_s)
 
 
 def test_credentials(sdk: Sdk, guarded: Guarded, topic: str, group: str) -> None:

@@ -27,7 +27,7 @@ def server(flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.mark.parametrize("name", SDKS)
 def test_it_sends_and_receives(name: str, server: Server, topic: str, tmp_path: Path) -> None:
     sdk = SDKS[name]
-    if missing := missing_prerequisite(sdk):
+    if missing := missing_prerequisite(sdk.programs):
         pytest.skip(missing)
     fence = {"node": "js"}.get(name, name)
     code = re.search(rf"^```{fence}\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)

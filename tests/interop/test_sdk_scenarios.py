@@ -7,8 +7,11 @@ sdk/table.py writes from the JUnit report of a run.
 
 import contextlib
 import hashlib
+import json
 import os
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,8 +32,8 @@ pytestmark = [pytest.mark.sdk, pytest.mark.waits(240)]
 
 FULL = 4 * 1024 * 1024
 MAX_WAIT_S = 60.0
-# after a restart of the server
-AGAIN_S = 60.0
+# after the ready line of a server that was started again
+AGAIN_S = 15.0
 ROOT = ("root", "root-secret-0815")
 
 _GO_FIFO = "the SDK goes on with the next message while one is tried again"
@@ -54,7 +57,7 @@ def sdk(request: pytest.FixtureRequest) -> Sdk:
     CI.
     """
     found = SDKS[request.param]
-    if missing := missing_prerequisite(found):
+    if missing := missing_prerequisite(found.programs):
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)
@@ -77,6 +80,12 @@ def server(flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def talk(sdk: Sdk) -> Iterator[Talk]:
     with Talk(sdk) as running:
         yield running
+
+
+@pytest.fixture
+def again_s(flavour: Flavour) -> float:
+    """How long after a restart all works; at Apache's proxy some SDKs need longer."""
+    return AGAIN_S if flavour == "ogive" else MAX_WAIT_S
 
 
 class Client:
@@ -422,10 +431,38 @@ def test_with_remoting_clients(client: Client) -> None:
     assert {line["id"] for line in seen} == set(stored)
 
 
-def test_restart(client: Client) -> None:
-    """Send and receive again within a minute after a restart of the server
+def test_members(client: Client) -> None:
+    """`ogive group show` and mqadmin list the client with its language"""
+    client.server.topic(client.topic)
+    client.server.group(client.group)
+    client.open("simple")
+    name_server, group = client.server.name_server, client.group
+    language = {"go": "GO", "node": "NODE_JS"}.get(client.talk.sdk.name, client.talk.sdk.name)
 
-    The clients work while it goes down, and are not started again.
+    def listed() -> dict[str, str] | None:
+        words = [sys.executable, "-m", "ogive", "group", "show", group, "--json"]
+        said = subprocess.run(
+            [*words, "-n", name_server], capture_output=True, text=True, check=True, timeout=60
+        )
+        members = json.loads(said.stdout)["members"]
+        return dict(members[0]) if members else None
+
+    member = eventually(listed, MAX_WAIT_S)
+    assert member is not None
+    assert member["language"] == language.upper()
+    [said] = apache.admin(name_server, f"consumerConnection -g {group}")
+    [row] = [row for row in said.splitlines() if row.startswith(member["id"])]
+    assert row.split()[2:] == [member["language"], f"V{member['version'].replace('.', '_')}"]
+    # of Node.js's 1.0.8 the protocol has no number
+    if client.talk.sdk.name != "node":
+        assert member["version"] == client.talk.sdk.title.split()[1]
+
+
+def works_through(client: Client, restart: Callable[[], object], again_s: float) -> None:
+    """Send and receive while *restart* is called, until both work after it: at most *again_s*
+    later.
+
+    The clients are not started again, and lose nothing.
     """
     client.server.topic(client.topic)
     client.server.group(client.group)
@@ -433,23 +470,19 @@ def test_restart(client: Client) -> None:
     send = client.producer()
     send("before")
     assert bodies(client.receive(consumer, 1)) == ["before"]
-    ready = threading.Event()
+    # when the server was ready
+    ready: list[float] = []
 
-    def restart() -> None:
-        client.server.broker.stop()
-        client.server.broker.start()
-        ready.set()
+    def run() -> None:
+        restart()
+        ready.append(time.monotonic())
 
     sent, received = set[str](), set[str]()
-    restarting = threading.Thread(target=restart)
+    restarting = threading.Thread(target=run)
     restarting.start()
-    number = 0
-    give_up = float("inf")
+    number, took_s = 0, 0.0
     while not any(body.startswith("after") for body in received):
-        if ready.is_set():
-            give_up = min(give_up, time.monotonic() + AGAIN_S)
-        assert time.monotonic() < give_up, (len(sent), len(received), client.talk.said())
-        body, number = f"{'after' if ready.is_set() else 'during'} {number}", number + 1
+        body, number = f"{'after' if ready else 'during'} {number}", number + 1
         with contextlib.suppress(SdkError):
             send(body)
             sent.add(body)
@@ -458,10 +491,34 @@ def test_restart(client: Client) -> None:
             for message in answer["messages"]:
                 client.talk.do("ack", consumer, message=message["message"])
                 received.add(message["body"])
+        if ready:
+            took_s = time.monotonic() - ready[0]
+            assert took_s <= again_s, (len(sent), len(received), client.talk.said())
+    print(f"{client.talk.sdk.title} worked {took_s:.1f} s after the restart")
     restarting.join()
     received.update(bodies(client.receive(consumer, len(sent - received))))
     assert sent <= received
     client.leave()
+
+
+def test_restart(client: Client, again_s: float) -> None:
+    """Send and receive within 15 seconds after a restart of the server"""
+
+    def restart() -> None:
+        client.server.broker.stop()
+        client.server.broker.start()
+
+    works_through(client, restart, again_s)
+
+
+def test_kill(client: Client, again_s: float) -> None:
+    """Send and receive within 15 seconds after the server was killed and started"""
+
+    def restart() -> None:
+        client.server.broker.kill()
+        client.server.broker.start()
+
+    works_through(client, restart, again_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +13,11 @@ import pytest
 from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.framing import message_frame
 from ogive.proxy.service import PATH
-from tests.interop.sdk.sdks import made, run
+from tests.interop.sdk.sdks import TOOLS, grpcurl, missing_prerequisite
 from tests.interop.sdk.servers import Server, start_server
 
 pytestmark = [pytest.mark.sdk, pytest.mark.nightly, pytest.mark.waits(30)]
 
-GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
-PROGRAMS: Final = {
-    "curl": "Debian: apt-get install curl",
-    "h2load": "Debian: apt-get install nghttp2-client",
-    "go": "1.25 or newer is needed",
-}
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 HEADERS: Final = ("content-type: application/grpc", "te: trailers", "x-mq-client-id: tool")
 ROUTE: Final = {
@@ -36,12 +29,10 @@ ROUTE: Final = {
 @pytest.fixture(scope="module", autouse=True)
 def programs() -> None:
     """Skip if a program is missing; fail in CI."""
-    for program, source in PROGRAMS.items():
-        if shutil.which(program) is None:
-            missing = f"{program} is not installed ({source})."
-            if os.environ.get("CI") == "true" or os.environ.get("OGIVE_FIGURES"):
-                pytest.fail(missing)
-            pytest.skip(missing)
+    if missing := missing_prerequisite(TOOLS):
+        if os.environ.get("CI") == "true" or os.environ.get("OGIVE_FIGURES"):
+            pytest.fail(missing)
+        pytest.skip(missing)
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +42,9 @@ def server(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-@pytest.fixture(scope="module")
-def grpcurl() -> str:
-    def make(folder: Path) -> None:
-        run("go", "install", GRPCURL, env={"GOBIN": str(folder)})
-
-    return str(made("grpcurl-1.9.3", [], make) / "grpcurl")
+@pytest.fixture(scope="module", name="grpcurl")
+def fetched_grpcurl() -> str:
+    return grpcurl()
 
 
 def says(*command: str, code: int = 0) -> str:

@@ -391,6 +391,9 @@ class Sessions:
 
 def _identity(call: CallContext, client_id: str, user: str) -> ClientIdentity:
     name = call.metadata.get("x-mq-language", "").upper()
+    if call.metadata.get("user-agent", "").startswith("grpc-node-js"):
+        # the SDK for Node.js calls itself HTTP
+        name = "NODEJS"
     language = _LANGUAGES.get(name) or LanguageCode.__members__.get(name, LanguageCode.OTHER)
     return ClientIdentity(
         client_id,

@@ -79,19 +79,24 @@ def made(name: str, sources: list[Path], make: Callable[[Path], None]) -> Path:
     return kept
 
 
-@cache
-def _java() -> list[str]:
-    sources = [HERE / "java" / "pom.xml", HERE / "java" / "Talk.java"]
+def java_classes(name: str, programs: list[Path]) -> list[str]:
+    """What runs a class of *programs*, which are compiled with Java's SDK."""
+    pom = HERE / "java" / "pom.xml"
 
     def make(folder: Path) -> None:
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={folder / 'jars'}"]
-        run("mvn", "-q", "-B", "-f", str(sources[0]), *goal)
+        run("mvn", "-q", "-B", "-f", str(pom), *goal)
         jars = (folder / "jars").read_text()
-        run("javac", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), str(sources[1]))
+        run("javac", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), *map(str, programs))
 
-    folder = made("java", sources, make)
+    folder = made(name, [pom, *programs], make)
     path = os.pathsep.join([str(folder), (folder / "jars").read_text()])
-    return ["java", *CLIENT_JVM, "-cp", path, "Talk"]
+    return ["java", *CLIENT_JVM, "-cp", path]
+
+
+@cache
+def _java() -> list[str]:
+    return [*java_classes("java", [HERE / "java" / "Talk.java"]), "Talk"]
 
 
 @cache
@@ -183,9 +188,30 @@ SDKS: Final = {
 }
 
 
-def missing_prerequisite(sdk: Sdk) -> str | None:
-    """What this machine lacks for the SDK, as a sentence; None if it can be fetched and run."""
-    for program, source in sdk.programs.items():
+# other programs that call the endpoint: HTTP/2 of nghttp2 and of Go
+TOOLS: Final = {
+    "curl": "Debian: apt-get install curl",
+    "h2load": "Debian: apt-get install nghttp2-client",
+    "go": "1.25 or newer is needed",
+}
+GRPCURL: Final = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
+
+
+@cache
+def grpcurl() -> str:
+    """The program, which Go fetches and builds."""
+
+    def make(folder: Path) -> None:
+        run("go", "install", GRPCURL, env={"GOBIN": str(folder)})
+
+    return str(made("grpcurl-1.9.3", [], make) / "grpcurl")
+
+
+def missing_prerequisite(programs: Mapping[str, str]) -> str | None:
+    """What this machine lacks of an SDK's programs, or of TOOLS, as a sentence; None if all are
+    there.
+    """
+    for program, source in programs.items():
         if shutil.which(program) is None:
             return f"{program} is not installed ({source})."
     return None
@@ -297,8 +323,13 @@ class Talk:
 # tools/setup: all SDKs are there before two workers ask for one at once
 if __name__ == "__main__":
     for each in SDKS.values():
-        lacking = missing_prerequisite(each)
+        lacking = missing_prerequisite(each.programs)
         if lacking:
             sys.exit(lacking)
         print(f"setup: RocketMQ's SDK {each.title}", flush=True)
         each.command()
+    lacking = missing_prerequisite(TOOLS)
+    if lacking:
+        print(f"setup: {lacking} tests/interop/test_sdk_tools.py will be skipped", flush=True)
+    print("setup: grpcurl", flush=True)
+    grpcurl()

@@ -5,7 +5,7 @@ before ogive's broker.
 import asyncio
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +96,8 @@ class Server:
 
     broker: RunningBroker
     endpoints: str
+    restart_proxy: Callable[[], None] | None = None
+    """Stops and starts the proxy if the endpoint is one."""
 
     @property
     def name_server(self) -> str:

@@ -52,6 +52,15 @@ async def test_a_consumer_gets_its_settings(sdk: Sdk, broker: Broker) -> None:
         assert group.subscriptions["T"].data.expression == "*"
 
 
+async def test_the_sdk_for_node_is_listed_as_such(sdk: Sdk, broker: Broker) -> None:
+    sdk.metadata |= {"x-mq-language": "HTTP", "user-agent": "grpc-node-js/1.10.2"}
+    async with Telemetry(sdk) as stream:
+        await stream.settings(subscribing("T"))
+        group = broker.context.clients.consumer_group("g")
+        assert group is not None
+        assert [one.language for one in group.members.values()] == [LanguageCode.NODE_JS]
+
+
 async def test_a_group_with_a_policy_of_its_own(sdk: Sdk, broker: Broker) -> None:
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1000, "max": 9000}}
     broker.context.groups.create_or_update(
