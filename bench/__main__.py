@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, get_args
 
+from bench import sdk
 from bench import workloads as load
 from bench.brokers import PEERS, Flush, running
 from bench.processes import resident_mib
@@ -75,12 +76,16 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=PEERS, help="one broker only, for profiling")
     parser.add_argument("--flush", choices=get_args(Flush), help="one flush mode only")
-    parser.add_argument("--load", choices=(*LOADS, FLUSHES), help="one kind of load only")
+    parser.add_argument("--load", choices=(*LOADS, FLUSHES, SDK), help="one kind of load only")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
     figures: dict[str, Figures] = {}
     if options.load == FLUSHES:
         compare_flushes(scale)
+        return 0
+    if options.load == SDK:
+        sdk.compare(scale)
+        sdk.compare_ports(scale)
         return 0
     for peer in [options.only] if options.only else PEERS:
         figures[peer] = {}
@@ -93,6 +98,9 @@ def main() -> int:
     print_clients(figures)
     if options.load is None and options.flush is None and options.only != "apache":
         compare_flushes(scale)
+        if options.only is None:
+            sdk.compare(scale)
+            sdk.compare_ports(scale)
     return 0
 
 
@@ -225,8 +233,9 @@ LOADS: Final = {
     "latencies": _latencies,
     "backlogs": _backlogs,
 }
-# a load for two brokers of ours at once
+# loads for two brokers at once
 FLUSHES: Final = "flushes"
+SDK: Final = "sdk"
 
 
 def compare_flushes(scale: int) -> None:

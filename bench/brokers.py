@@ -13,7 +13,7 @@ from tests.peers import RunningBroker, our_broker
 
 Flush = Literal["sync", "async"]
 PEERS: Final = ("apache", "ogive")
-_JVM: Final = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g", "-XX:+UseG1GC")
+JVM: Final = ("-Xms2g", "-Xmx2g", "-XX:MaxDirectMemorySize=1g", "-XX:+UseG1GC")
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def running(peer: str, directory: Path, flush: Flush) -> Iterator[tuple[RunningB
     """The broker, and how many seconds it took from its start until it was in the routes."""
     settings = {"flushDiskType": f"{flush.upper()}_FLUSH"}
     broker: RunningBroker = (
-        Apache(directory, settings, jvm=_JVM)
+        Apache(directory, settings, jvm=JVM)
         if peer == "apache"
         else our_broker(directory, flush=flush)
     )
