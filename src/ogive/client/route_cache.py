@@ -17,7 +17,6 @@ import logging
 import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 from ogive.client import rpc
@@ -36,6 +35,7 @@ from ogive.errors import (
     IllegalStateError,
     InvalidOption,
     NoNameServer,
+    NoPermission,
     NoRoute,
     NotANameServer,
     OgiveError,
@@ -222,6 +222,8 @@ class RouteCache:
         self._ask = ask
         self._timeout_s = timeout_s
         self._proxying = proxying
+        # a refusal is a warning in the server's log, so this client asks once
+        self._may_list_topics = not proxying
         # topics in use, the latest answer last; None: not known yet
         self._routes: dict[str, TopicRouteData | None] = {}
         # loop time of the latest answer, by topic; -inf: in doubt
@@ -392,10 +394,14 @@ class RouteCache:
             return NoRoute(text)
         known: Collection[str] = ()
         # of the programs that a proxy answers, none corrects its spelling
-        if not self._proxying:
+        if self._may_list_topics:
             # the advice is a courtesy; the error is the missing route
-            with suppress(OgiveError):
+            try:
                 known = await self._ask(rpc.topic_list, timeout_s=ADVICE_TIMEOUT_S)
+            except NoPermission:
+                self._may_list_topics = False
+            except OgiveError:
+                pass
         if topic in known:
             away = (
                 "the name server knows the topic, but at present no broker that holds it "

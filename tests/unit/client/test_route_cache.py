@@ -166,6 +166,17 @@ async def test_a_missing_topic_gets_advice_with_names_like_it() -> None:
     )
 
 
+async def test_a_user_who_may_not_list_topics_is_refused_that_once() -> None:
+    """Each refusal is a warning in the name server's log."""
+    async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
+        listing = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        broker.on(listing, error(ResponseCode.NO_PERMISSION))
+        for _ in range(2):
+            with pytest.raises(NoRoute, match=r"has no route on \S+ Create it with"):
+                await client.routes.find("Ordres")
+    assert len(broker.of(listing)) == 1
+
+
 async def test_a_topic_whose_brokers_are_gone_is_not_taken_for_a_misspelt_one() -> None:
     """The name server keeps the topic's name in its list, and has no address to give."""
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
