@@ -114,10 +114,20 @@ async def test_the_oldest_lease_is_shown_with_its_age_and_its_queue(
     leases(0, 3700, 7_290, 0)
     shown = (await look(page, "/groups/billing")).words
     assert "Oldest lease 2 h 1 min given out from queue 2 of Orders on broker-a" in shown
-    # Apache's brokers do not tell it
+    # Apache's brokers do not report it
     leases(0)
     shown = (await look(page, "/groups/billing")).words
-    assert "Oldest lease – the broker does not tell it" in shown
+    assert "Oldest lease – the broker does not report it" in shown
+
+
+async def test_a_group_with_nothing_in_flight_shows_no_lease(
+    fake: FakeBroker, page: Browser
+) -> None:
+    groups_are(fake, "billing")
+    stands_at(fake, Orders=(10, 10))
+    words = (await look(page, "/groups/billing")).words
+    assert "Members 0 Handed out" in words
+    assert "Oldest lease" not in words
 
 
 # --- hostile --------------------------------------------------------------------------------------
@@ -429,7 +439,7 @@ async def test_progress_without_members_is_a_jobs(
     words = (await look(page, "/groups/revenue")).words
     assert "20 behind" in words
     assert re.search(r"broker-a 0 10 30 20 \d+ d .*? 2023-11-14 ", words)
-    assert "A Spark query shows none either" in words
+    assert "A Spark query has no members here" in words
 
 
 async def test_commands_say_what_else_the_cluster_wants(fake: FakeBroker, page: Browser) -> None:
