@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.listener_call import ListenerCall
     from ogive.client.consumer.push_consumer import run
-    from ogive.client.hooks import SendHook
+    from ogive.client.instrumentation import SendHook
     from ogive.client.listener import (
         COMMIT,
         DEAD_LETTER,
@@ -162,7 +162,7 @@ _HOME: Final = {
     "RequestTimeout": "ogive.errors",
     "SendFailed": "ogive.errors",
     "SendHandle": "ogive.client.sending.handle",
-    "SendHook": "ogive.client.hooks",
+    "SendHook": "ogive.client.instrumentation",
     "SendResult": "ogive.model",
     "SendStatus": "ogive.model",
     "SendTimeout": "ogive.errors",

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import ogive
-from ogive.client.credential_files import read_credentials, trusting
+from ogive.client.config import read_credentials, trusting
 from ogive.client.listener import AnyListener
 from ogive.errors import NoPermission
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report

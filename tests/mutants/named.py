@@ -14,7 +14,7 @@ from ogive.broker.state.queue_locks import QueueLocks
 from ogive.client.broker_requests import BrokerRequests
 from ogive.client.consumer.allocate import average, consistent_hash
 from ogive.client.consumer.concurrent import ConcurrentService
-from ogive.client.consumer.corrupt_messages import CorruptMessages
+from ogive.client.consumer.delivery import CorruptMessages
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.member import GroupMember
 from ogive.client.consumer.offset_store import Offsets, read_offsets
@@ -25,8 +25,7 @@ from ogive.client.consumer.pull_loop import PullService
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.send_back import SendBack
 from ogive.client.consumer.workers import ThreadPool
-from ogive.client.ids import make_client_id
-from ogive.client.instance import ClientInstance, ClientOwner
+from ogive.client.instance import ClientInstance, ClientOwner, make_client_id
 from ogive.client.producer import Producer
 from ogive.client.route_cache import NameServers
 from ogive.client.rpc.groups import query_consumer_offset

@@ -15,7 +15,7 @@ import pytest
 
 from ogive import aio
 from ogive.client.config import ClientConfig
-from ogive.client.consumer.corrupt_messages import READINGS
+from ogive.client.consumer.delivery import READINGS
 from ogive.client.instance import ClientInstance
 from ogive.testing.fake_broker import ok
 from ogive.wire.bodies.clients import ConsumerRunningInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 from ogive.broker.config import CHANGEABLE
 from ogive.cli import config_file
 from ogive.cli.parser import build_parser
-from ogive.client.credential_files import read_credentials
+from ogive.client.config import read_credentials
 
 
 def command_line() -> argparse.ArgumentParser:

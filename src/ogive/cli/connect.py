@@ -18,8 +18,7 @@ from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.cli.config_file import place_in_file
 from ogive.cli.logs import filter_repeated_warnings
 from ogive.cli.output import print_done, print_rows, say
-from ogive.client.config import ClientConfig, parse_name_servers
-from ogive.client.credential_files import read_credentials, trusting
+from ogive.client.config import ClientConfig, parse_name_servers, read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoPermission, NotANameServer, OgiveError
 from ogive.files import replace_file
 from ogive.transport.connection import NO_CERTIFICATE

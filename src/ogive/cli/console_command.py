@@ -8,8 +8,7 @@ from pathlib import Path
 from ogive.cli import connect
 from ogive.cli.logs import set_up_logging
 from ogive.cli.options import check_port
-from ogive.client.config import ClientConfig
-from ogive.client.credential_files import read_credentials
+from ogive.client.config import ClientConfig, read_credentials
 from ogive.console.config import ConsoleConfig, check_clusters, require_extra
 from ogive.console.server import only_trusting
 from ogive.errors import ConnectError, InvalidOption, OgiveError

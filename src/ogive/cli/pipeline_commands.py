@@ -18,7 +18,7 @@ from ogive.cli.connect import ClusterContext, client_config, is_there, place, sp
 from ogive.cli.output import instant, print_json, print_table
 from ogive.cli.progress_line import ProgressLine
 from ogive.cli.run import import_from_here
-from ogive.client.credential_files import read_credentials, trusting
+from ogive.client.config import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoRoute
 from ogive.model import AUTO_CREATE_TOPIC, dlq_topic, validate_group
 

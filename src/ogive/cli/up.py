@@ -25,7 +25,7 @@ from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
 from ogive.cli.logs import last_line, set_up_logging, step_log_level
 from ogive.cli.probes import ServiceManager
 from ogive.cli.up_name_servers import OtherNameServers
-from ogive.client.credential_files import read_credentials
+from ogive.client.config import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer

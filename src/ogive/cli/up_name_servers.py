@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from ssl import SSLContext
 
 from ogive.broker.registration import Dial
-from ogive.client.config import parse_name_servers
-from ogive.client.credential_files import read_credentials, trusting
+from ogive.client.config import parse_name_servers, read_credentials, trusting
 from ogive.namesrv.server import NameServer
 from ogive.transport.connection import Connection, connect, is_loopback, join_address, split_address
 from ogive.transport.tls import TlsConfig

@@ -21,9 +21,8 @@ from ogive.client.config import (
     check_time,
     own_config,
 )
-from ogive.client.hooks import run_after
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
-from ogive.client.instrumentation import Instrumentation, SendEnd, instrumentation
+from ogive.client.instrumentation import Instrumentation, SendEnd, instrumentation, run_after
 from ogive.client.request import Requester
 from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.inboxes import NoRoom

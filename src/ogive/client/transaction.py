@@ -32,13 +32,13 @@ from typing import Any, Final, Self
 from ogive.client import rpc
 from ogive.client.config import ProducerConfig
 from ogive.client.consumer.workers import Workers, make_workers
-from ogive.client.hooks import (
+from ogive.client.instance import ClientInstance, OnlyAsyncWith
+from ogive.client.instrumentation import (
     await_in_fresh_context,
     call_in_fresh_context,
     must_pass,
     running_task,
 )
-from ogive.client.instance import ClientInstance, OnlyAsyncWith
 from ogive.client.listener import is_async
 from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher

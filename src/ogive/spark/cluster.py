@@ -24,11 +24,10 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ogive.client import rpc
-from ogive.client.config import MAX_TIME_S, ClientConfig
-from ogive.client.credential_files import file_stamp, read_credentials
+from ogive.client.config import MAX_TIME_S, ClientConfig, file_stamp, read_credentials
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import Portal, portal
-from ogive.client.routes import (
+from ogive.client.route_cache import (
     MASTER_ID,
     auto_create_route,
     broker_addresses,

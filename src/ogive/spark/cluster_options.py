@@ -8,8 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, parse_name_servers
-from ogive.client.credential_files import read_credentials, trusting
+from ogive.client.config import (
+    DEFAULT_NAME_SERVER,
+    ClientConfig,
+    parse_name_servers,
+    read_credentials,
+    trusting,
+)
 from ogive.client.namespace import Namespace, validate_namespace
 from ogive.errors import InvalidOption
 from ogive.wire.signing import Credentials

@@ -15,7 +15,7 @@ Behaviour
 - A range counts as done, and the log names the missing part, if its broker has lost it, if its
   topic has lost the queue, or if the topic has no listener any more.
 - A message whose body does not match its checksum is skipped once it is certain that the master has
-  stored it so, see ``client/consumer/corrupt_messages.py``. Until then the task waits, as for a
+  stored it so, see ``client/consumer/delivery.py``. Until then the task waits, as for a
   broker that is away; so it does at bytes that are not a message, which are never skipped.
 
 Differs from a push consumer
@@ -32,8 +32,7 @@ from typing import Any, Final, TypeVar
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.corrupt_messages import CorruptMessages
-from ogive.client.consumer.delivery import ConsumeService, TopicDelivery
+from ogive.client.consumer.delivery import ConsumeService, CorruptMessages, TopicDelivery
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.listener_call import bound
@@ -45,7 +44,7 @@ from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener
-from ogive.client.routes import MASTER_ID
+from ogive.client.route_cache import MASTER_ID
 from ogive.client.trace import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
 from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic

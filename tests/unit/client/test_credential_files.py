@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from ogive.client.credential_files import read_credentials, trusting
+from ogive.client.config import read_credentials, trusting
 from ogive.errors import InvalidOption
 from ogive.wire.signing import Credentials
 

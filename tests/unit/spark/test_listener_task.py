@@ -12,7 +12,7 @@ import pytest
 import ogive
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.corrupt_messages import READINGS
+from ogive.client.consumer.delivery import READINGS
 from ogive.client.instance import ClientInstance
 from ogive.errors import OgiveError, ProtocolError
 from ogive.model import MessageQueue, retry_topic

@@ -30,8 +30,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ogive.client.consumer.outcome import Failure, Verdict, failed, judge, read
-from ogive.client.hooks import await_in_fresh_context, must_pass, running_task
-from ogive.client.instrumentation import instrumentation
+from ogive.client.instrumentation import (
+    await_in_fresh_context,
+    instrumentation,
+    must_pass,
+    running_task,
+)
 from ogive.client.listener import (
     COMMIT,
     ROLLBACK,

@@ -31,14 +31,13 @@ import time
 from typing import Final
 
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.corrupt_messages import CorruptMessages
-from ogive.client.consumer.delivery import Receiver
+from ogive.client.consumer.delivery import CorruptMessages, Receiver
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.group_client import Outages
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.subscription import MemberContext, QueueObserver
-from ogive.client.routes import MASTER_ID
+from ogive.client.route_cache import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated, TransportError
 from ogive.model import PullResult, PullStatus
 from ogive.wire.bodies.clients import SubscriptionData

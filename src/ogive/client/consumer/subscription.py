@@ -17,8 +17,8 @@ from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.offset_store import OffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.running_info import Statistics
-from ogive.client.hooks import await_in_fresh_context, must_pass
 from ogive.client.instance import ClientInstance
+from ogive.client.instrumentation import await_in_fresh_context, must_pass
 from ogive.client.listener import Start, adapted, is_async
 from ogive.client.namespace import Namespace
 from ogive.client.trace import ConsumeObserver

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
-from ogive.client.hooks import must_pass
+from ogive.client.instrumentation import must_pass
 
 log = logging.getLogger(__name__)
 

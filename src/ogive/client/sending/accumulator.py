@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import Final
 
 from ogive.client.config import ProducerConfig
-from ogive.client.ids import UniqueKeys
+from ogive.client.instance import UniqueKeys
 from ogive.client.sending.destinations import Connector, targets_on
 from ogive.client.sending.in_flight import DeadlineWatch
 from ogive.client.sending.inboxes import Inboxes

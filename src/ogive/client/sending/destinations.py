@@ -13,7 +13,7 @@ from typing import Final
 
 from ogive.client import rpc
 from ogive.client.instance import ClientInstance
-from ogive.client.routes import (
+from ogive.client.route_cache import (
     NotWritable,
     auto_create_route,
     choose_queue,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ogive.client.hooks import call_in_fresh_context, on_a_loop
+from ogive.client.instrumentation import call_in_fresh_context, on_a_loop
 from ogive.errors import IllegalStateError, OgiveError
 from ogive.model import SendResult
 from ogive.native import native

@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
-from ogive.client.hooks import must_pass
 from ogive.client.instance import ClientInstance
-from ogive.client.routes import choose_queue
+from ogive.client.instrumentation import must_pass
+from ogive.client.route_cache import choose_queue
 from ogive.client.sending.batches import Batches, Observed
 from ogive.client.sending.destinations import Destinations, targets_on
 from ogive.client.sending.handle import ITEM_BYTES, BatchOutcome, SendHandle

@@ -5,8 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
-from ogive.client.hooks import run_before
-from ogive.client.instrumentation import Instrumentation
+from ogive.client.instrumentation import Instrumentation, run_before
 from ogive.client.namespace import Namespace
 from ogive.client.sending.handle import KEY_BYTES
 from ogive.client.sending.pending import OnEnd, PendingSend

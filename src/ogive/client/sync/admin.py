@@ -3,7 +3,7 @@
 from ogive.client.admin import Admin as _Admin
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.sync.facade import Facade, blocking
+from ogive.client.portal import Facade, blocking
 from ogive.keywords import explains
 
 

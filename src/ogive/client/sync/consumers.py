@@ -13,7 +13,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.subscription import OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
-from ogive.client.sync.facade import Facade
+from ogive.client.portal import Facade
 from ogive.errors import InvalidOption
 from ogive.keywords import explains
 from ogive.model import MessageExt, MessageQueue, PullResult

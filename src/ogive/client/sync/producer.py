@@ -10,12 +10,11 @@ from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.portal import OneShot, Portal
+from ogive.client.portal import Facade, OneShot, OnlyWith, Portal
 from ogive.client.producer import B, in_order
 from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.inboxes import NoRoom
 from ogive.client.sending.pending import UNKNOWN, PendingSend, unknown_outcome
-from ogive.client.sync.facade import Facade, OnlyWith
 from ogive.client.transaction import Check
 from ogive.errors import OgiveError, SendTimeout
 from ogive.keywords import explains, explains_itself, refuse

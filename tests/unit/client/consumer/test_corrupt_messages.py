@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ogive.client.consumer.corrupt_messages import (
+from ogive.client.consumer.delivery import (
     PAUSE_LIMIT_S,
     READINGS,
     REPORT_EVERY_S,
