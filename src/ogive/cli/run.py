@@ -3,24 +3,30 @@ a signal arrives.
 """
 
 import argparse
+import asyncio
+import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-from ogive.cli import processes, reload, worker
+from ogive.cli import reload, worker
 from ogive.cli.connect import client_config, place, spark_options
 from ogive.cli.logs import LEVELS
 from ogive.cli.output import say
+from ogive.cli.reload import command
 from ogive.cli.run_options import NOT_ON_SPARK, ON_SPARK
+from ogive.cli.worker import stop_limit_s
 from ogive.client.consumer.push_consumer import found_in
 from ogive.client.listener import AnyListener, Listener
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidOption, OgiveError
+from ogive.store.fs import reason
 from ogive.text import pluralize
 
 
@@ -43,9 +49,9 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     ]
     if only and options.engine == "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine local")
-    if not 1 <= options.processes <= processes.MAX_PROCESSES:
+    if not 1 <= options.processes <= MAX_PROCESSES:
         raise InvalidOption(
-            f"--processes {options.processes}: must be between 1 and {processes.MAX_PROCESSES}"
+            f"--processes {options.processes}: must be between 1 and {MAX_PROCESSES}"
         )
     worker.check(options)
     if options.reload:
@@ -60,7 +66,7 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     if options.processes > 1:
         # reports a wrong target once, before any process starts
         load_listeners(options.targets)
-        return processes.serve(options)
+        return serve(options)
     listeners = load_listeners(options.targets)
     # after the import: an application that sets up its own logging keeps it
     logging.basicConfig(
@@ -227,3 +233,68 @@ def _broken(target: str, name: str, error: Exception) -> InvalidOption:
         sys.stderr.write("".join(traceback.format_list(frames[first:])))
     sys.stderr.write("".join(traceback.format_exception_only(error)))
     return InvalidOption(f"{target}: {name} cannot be imported: {type(error).__name__}: {error}")
+
+
+# ``ogive run --processes N``: several processes with the same listeners, which end together.
+
+MAX_PROCESSES: Final = 256
+
+
+async def serve(options: argparse.Namespace) -> int:
+    """Run the processes. Return the exit code of the first that ends.
+
+    The others are stopped then: a service manager starts all of them again. Raises OgiveError if
+    one cannot be started.
+    """
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sign, stop.set)
+    children: list[asyncio.subprocess.Process] = []
+    loop.add_signal_handler(signal.SIGHUP, lambda: _signal(children, signal.SIGHUP))
+    try:
+        for number in range(options.processes):
+            words = command(_of_process(options, number))
+            children.append(await asyncio.create_subprocess_exec(*words))
+    except OSError as exc:
+        # they would go on without this process
+        _signal(children, signal.SIGTERM)
+        raise OgiveError(
+            f"process {len(children) + 1} of {options.processes} cannot be started: {reason(exc)}"
+        ) from exc
+    ends = [asyncio.ensure_future(child.wait()) for child in children]
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((*ends, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    first = next((end.result() for end in ends if end.done()), 0)
+    if not stop.is_set():
+        say(f"a process ended with exit code {first}; the others are stopped")
+    _signal(children, signal.SIGTERM)
+    _, late = await asyncio.wait(ends, timeout=stop_limit_s(options) + 1.0)
+    if late:
+        # one whose event loop is blocked hears no signal
+        say(f"{len(late)} processes do not end and are killed; their messages come again")
+        _signal(children, signal.SIGKILL)
+        await asyncio.wait(ends)
+    codes = [first, *(end.result() for end in ends)]
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+
+
+def _of_process(options: argparse.Namespace, number: int) -> argparse.Namespace:
+    """Return the options of one process: its port, and its name for broadcasting listeners."""
+    port = options.http_port
+    name = options.instance_name
+    return argparse.Namespace(
+        **vars(options)
+        | {
+            "processes": 1,
+            "http_port": port + number if port else port,
+            "instance_name": f"{name or 'DEFAULT'}-{number}",
+        }
+    )
+
+
+def _signal(children: Sequence[asyncio.subprocess.Process], number: int) -> None:
+    for child in children:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(number)

@@ -9,7 +9,7 @@ from ogive.errors import InvalidOption
 from ogive.testing import Broker
 
 try:
-    from ogive.spark.class_data import write_archive
+    from ogive.spark.java import write_archive
     from ogive.spark.session import NO_BAR, quiet, session
 except ModuleNotFoundError as exc:
     raise InvalidOption(

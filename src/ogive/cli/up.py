@@ -11,32 +11,142 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import replace
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Final
 
 from ogive.access.user_table import AccessTable
 from ogive.broker.config import BrokerConfig
+from ogive.broker.registration import Dial
 from ogive.broker.server import Broker
-from ogive.cli import up_checks, up_grpc, up_name_servers
+from ogive.cli import up_checks, up_grpc
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
 from ogive.cli.logs import last_line, set_up_logging, step_log_level
 from ogive.cli.probes import ServiceManager
-from ogive.cli.up_name_servers import OtherNameServers
-from ogive.client.config import read_credentials
+from ogive.client.config import parse_name_servers, read_credentials, trusting
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
-from ogive.transport.connection import join_address
+from ogive.transport.connection import Connection, connect, is_loopback, join_address, split_address
 from ogive.transport.event_loop import new_event_loop, watch
 from ogive.transport.monitoring import Make, PageServer, Response
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.acls import SUPER, User
 from ogive.wire.numbers import DEFAULT_DELAY_LEVELS
+from ogive.wire.signing import Credentials
+
+# Name servers of ``ogive up``: its own, and others at which its broker registers.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherNameServers:
+    """Name servers of other processes, and the credentials and TLS for them."""
+
+    addresses: tuple[str, ...] = ()
+    credentials: Credentials | None = None
+    ssl: SSLContext | None = None
+
+
+def other_name_servers(options: argparse.Namespace) -> OtherNameServers:
+    """Read the options about other name servers. Raises InvalidOption."""
+    if not options.name_servers:
+        return OtherNameServers()
+    file, cafile = options.name_servers_credentials, options.name_servers_cafile
+    return OtherNameServers(
+        addresses=parse_name_servers(options.name_servers.replace(",", ";")),
+        credentials=read_credentials(file) if file else options.name_servers_user,
+        ssl=trusting(cafile) if cafile else None,
+    )
+
+
+def addresses_for_broker(own: NameServer | None, others: OtherNameServers) -> tuple[str, ...]:
+    """Return the addresses at which the broker registers, its own name server first. If that one is
+    named again, it is in the list once.
+    """
+    if own is None:
+        return others.addresses
+    return tuple(
+        dict.fromkeys(
+            (
+                own.local_address,
+                *(address for address in others.addresses if not _is(own, address)),
+            )
+        )
+    )
+
+
+def _is(own: NameServer, address: str) -> bool:
+    host, port = split_address(address)
+    return join_address("127.0.0.1" if host == "localhost" else host, port) in (
+        own.local_address,
+        own.address,
+    )
+
+
+def dial(
+    own: NameServer | None,
+    internal: Credentials | None,
+    others: OtherNameServers,
+    tls: TlsConfig | None,
+    timeout_s: float,
+) -> Dial:
+    """Return the function that connects the broker to a name server; *internal* are the credentials
+    for the own one.
+
+    *tls*: the certificate for other name servers that require one.
+    """
+
+    async def connected(address: str) -> Connection:
+        if own is not None and address == own.local_address:
+            return await own.connect_here(internal)
+        host, port = split_address(address)
+        if others.ssl is not None and tls is not None:
+            await asyncio.to_thread(_show, others.ssl, tls)
+        return await connect(
+            host,
+            port,
+            timeout_s=timeout_s,
+            credentials=others.credentials,
+            ssl=others.ssl,
+        )
+
+    return connected
+
+
+def _show(context: SSLContext, tls: TlsConfig) -> None:
+    """Load the certificate each time, because it may have been renewed.
+
+    If it is wrong, the previous one stays in use: the listening side reports the reason.
+    """
+    with suppress(OSError, ValueError):
+        context.load_cert_chain(tls.cert, tls.key, password="")
+
+
+def warn_of_loopback(broker_host: str, others: OtherNameServers) -> None:
+    """Warn if clients that find the broker at a name server on another machine could not connect to
+    it.
+    """
+    far = [address for address in others.addresses if not _is_near(split_address(address)[0])]
+    if far and _is_near(broker_host):
+        log.warning(
+            "clients of name server %s are given the address %s for this broker, which is their "
+            "own machine: set --host or --advertised-host",
+            ", ".join(far),
+            broker_host,
+        )
+
+
+def _is_near(host: str) -> bool:
+    with suppress(ValueError):
+        return is_loopback(host)
+    # a name
+    return False
+
 
 if TYPE_CHECKING:
     from ogive.console.config import ConsoleConfig
@@ -140,7 +250,7 @@ async def serve(options: argparse.Namespace) -> int:
     access = await asyncio.to_thread(open_access, options) if options.acl else None
     certificates = await asyncio.to_thread(CertificateFiles, *certificate_files(options))
     tls = await asyncio.to_thread(_checked_tls, options)
-    others = await asyncio.to_thread(up_name_servers.others, options)
+    others = await asyncio.to_thread(other_name_servers, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
     broker: Broker | None = None
     console: Console | None = None
@@ -251,13 +361,13 @@ def _broker(
     access: AccessTable | None,
     tls: TlsConfig | None,
 ) -> Broker:
-    config = broker_config(options, up_name_servers.addresses_for_broker(own, others), tls)
-    up_name_servers.warn_of_loopback(config.advertised_host or config.host, others)
+    config = broker_config(options, addresses_for_broker(own, others), tls)
+    warn_of_loopback(config.advertised_host or config.host, others)
     internal = None if access is None else access.internal
     return Broker(
         config,
         access=access,
-        dial=up_name_servers.dial(own, internal, others, tls, config.name_server_timeout_s),
+        dial=dial(own, internal, others, tls, config.name_server_timeout_s),
     )
 
 

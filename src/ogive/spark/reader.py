@@ -45,7 +45,6 @@ from ogive.spark.compat import (
 )
 from ogive.spark.group_progress import MirroredStream
 from ogive.spark.interpreter import warn_if_zipped
-from ogive.spark.kafka_columns import as_kafka, check_partitions, decoded_columns
 from ogive.spark.offsets import (
     AtTime,
     AtTimes,
@@ -75,6 +74,7 @@ from ogive.spark.ranges import (
     spread_partitions,
 )
 from ogive.spark.remade import Ends, find_remade, times_at
+from ogive.spark.schema import as_kafka, check_partitions, decoded_columns
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies.stats import TopicOffset
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ogive.client.config import DEFAULT_NAME_SERVER
 from ogive.errors import OgiveError
-from ogive.spark.class_data import use_archive
 from ogive.spark.interpreter import find_python, hint_at, other_interpreter
-from ogive.spark.java import find_java
+from ogive.spark.java import find_java, use_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,10 +12,9 @@ from pyspark.sql.types import StructType
 from ogive.errors import InvalidOption
 from ogive.spark.compat import reader_of_release
 from ogive.spark.interpreter import warn_if_zipped
-from ogive.spark.kafka_columns import kafka_schema
 from ogive.spark.options import SinkOptions, SourceOptions
 from ogive.spark.reader import BatchReader, StreamReader
-from ogive.spark.schema import check_sink_schema, check_source_schema, source_schema
+from ogive.spark.schema import check_sink_schema, check_source_schema, kafka_schema, source_schema
 from ogive.spark.stopping import end_with_driver
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from ogive.broker.handlers import admin
 from ogive.cli import config_file
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
-from ogive.cli.up import broker_config
+from ogive.cli.up import broker_config, other_name_servers
 from ogive.cli.up_checks import check_numbers
-from ogive.cli.up_name_servers import others
 from ogive.errors import InvalidOption
 from ogive.store.retention import RetentionConfig
 from ogive.transport.tls import TlsConfig
@@ -421,7 +420,8 @@ def test_who_signs_at_other_name_servers_can_stand_in_the_file(tmp_path: Path) -
         "s",
     )
     assert (
-        others(argparse.Namespace(**(vars(up()) | found))).credentials == found["name_servers_user"]
+        other_name_servers(argparse.Namespace(**(vars(up()) | found))).credentials
+        == found["name_servers_user"]
     )
 
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from ogive.cli.progress_line import REPORT_S, ProgressLine
+from ogive.cli.pipeline_commands import REPORT_S, ProgressLine
 
 
 class Figures:

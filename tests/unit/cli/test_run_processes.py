@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ogive.cli import processes
+from ogive.cli import run
 from ogive.cli.parser import build_parser
 from ogive.errors import OgiveError
 
@@ -28,5 +28,5 @@ async def test_no_process_goes_on_if_another_cannot_be_started(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     options = build_parser().parse_args(["run", "app:bill", "--processes", "3"])
     with pytest.raises(OgiveError, match="process 2 of 3 cannot be started: "):
-        await processes.serve(options)
+        await run.serve(options)
     assert await asyncio.wait_for(started[0].wait(), 60) != 0

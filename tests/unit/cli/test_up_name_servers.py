@@ -12,11 +12,11 @@ import trustme
 from ogive.cli import up_checks
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
-from ogive.cli.up_name_servers import (
+from ogive.cli.up import (
     OtherNameServers,
     addresses_for_broker,
     dial,
-    others,
+    other_name_servers,
     warn_of_loopback,
 )
 from ogive.errors import ConnectError, InvalidOption
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_one_sentence_with_the_way_out(
     ["10.0.0.1:9876,ns.example:9877", "10.0.0.1:9876;ns.example:9877", "10.0.0.1, ns.example:9877"],
 )
 def test_a_list_is_divided_by_commas_or_as_namesrvaddr_is(text: str) -> None:
-    assert others(up("--name-servers", text)).addresses == (
+    assert other_name_servers(up("--name-servers", text)).addresses == (
         "10.0.0.1:9876",
         "ns.example:9877",
     )
@@ -143,7 +143,7 @@ async def test_another_name_server_that_asks_for_certificates_is_shown_the_broke
     server = NameServer(NameServerConfig(port=0, tls=tls))
     await server.start()
     try:
-        named = others(
+        named = other_name_servers(
             up("--name-servers", server.address, "--name-servers-cafile", str(tmp_path / "ca.pem"))
         )
         connection = await dial(None, None, named, tls, 5.0)(server.address)
@@ -159,6 +159,6 @@ async def test_another_name_server_that_asks_for_certificates_is_shown_the_broke
 
 def test_options_without_others_are_not_looked_at() -> None:
     up_checks.check(up())
-    assert others(up()) == OtherNameServers()
+    assert other_name_servers(up()) == OtherNameServers()
     with pytest.raises(InvalidOption):
         up_checks.check(up("--no-name-server"))

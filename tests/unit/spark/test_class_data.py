@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ogive.errors import OgiveError
-from ogive.spark.class_data import OPTIONS, archive, use_archive, write_archive
-from ogive.spark.java import without_incubator
+from ogive.spark.java import OPTIONS, archive, use_archive, without_incubator, write_archive
 
 
 @pytest.fixture

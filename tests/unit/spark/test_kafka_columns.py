@@ -13,10 +13,9 @@ from ogive.errors import InvalidOption
 from ogive.model import MessageQueue
 from ogive.spark import reader
 from ogive.spark.compat import arrow_schema
-from ogive.spark.kafka_columns import check_partitions
 from ogive.spark.ranges import Pace, QueueRange
 from ogive.spark.reader import BatchReader, TaskPartition
-from ogive.spark.schema import only
+from ogive.spark.schema import check_partitions, only
 from ogive.wire.message import StoredMessage, encode_stored
 from pyspark_rocketmq import DefaultSource
 
