@@ -5,7 +5,7 @@ object, and the settings that changed. A change that was answered with an error 
 in effect all the same, for example because only saving it failed. The old settings are read when
 the change begins, the new ones when it is done: if two changes to one object overlap, both lines
 show both changes. Secrets are written as ``***``. Each server has a table of the request codes that
-are changes (``namesrv/routes.py``).
+are changes (``namesrv/handlers.py``).
 
 The lines have level INFO; ``ogive up`` always shows them, and suppresses none.
 """

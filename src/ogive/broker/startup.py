@@ -3,7 +3,7 @@
 The file ``apache-broker.conf`` is written, with which Apache's broker starts on this directory. It
 refuses files of any size but the configured ones, so this file has the sizes of the
 store. Ours reads the sizes from the files themselves; what it reads here are the delay levels, see
-store/queue_rebuild.py.
+store/replay.py.
 """
 
 import asyncio
@@ -48,9 +48,9 @@ from ogive.store.clock import now_ms
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.journal import read_journal
 from ogive.store.message_store import MessageStore
-from ogive.store.queue_rebuild import LevelTables
 from ogive.store.recovery import refuse_emptied
 from ogive.store.repair import completed, places_of_waiting, topic_table
+from ogive.store.replay import LevelTables
 from ogive.store.tables import JsonTable, read_file, replace_file
 from ogive.store.types import APACHE_CONF, StoreConfig
 from ogive.store.writer import MakeWriter, WriterThread

@@ -41,10 +41,9 @@ from ogive.store.fs import Fs
 from ogive.store.key_index import KeyIndex
 from ogive.store.log_scan import LogEnd, LogScan
 from ogive.store.queue_reader import first_at
-from ogive.store.queue_rebuild import end_of_files
 from ogive.store.queue_types import QueueKinds
 from ogive.store.record import NEVER
-from ogive.store.replay import Replay
+from ogive.store.replay import Replay, end_of_files
 from ogive.store.segments import Segments, find_segments, segment_names, segment_path
 from ogive.store.types import QueueKey, StoreConfig
 from ogive.text import pluralize

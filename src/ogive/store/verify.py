@@ -9,7 +9,7 @@ Behaviour
 - repair rebuilds everything derived from the log, and tables from their backups. It deletes no
   valid record; bytes that are not a record stay in the middle of the log, and are zeroed behind its
   end. Faults that prevent reading the log at all are repaired first, see repair.py.
-- Delayed messages keep their due time, or get a later one, see queue_rebuild.py.
+- Delayed messages keep their due time, or get a later one, see replay.py.
 - Both refuse while a broker runs on the directory.
 """
 
@@ -28,7 +28,7 @@ from ogive.store.clock import now_ms
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
 from ogive.store.directory import was_ours
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
-from ogive.store.index_file import index_names, restored
+from ogive.store.key_index import index_names, restored
 from ogive.store.log_scan import LogEnd, LogScan, properties_of
 from ogive.store.queue_types import UNIT, UNIT_BYTES, QueueKind, QueueKinds, messages_in
 from ogive.store.record import Record, tag_hash

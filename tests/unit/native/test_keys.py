@@ -1,4 +1,4 @@
-"""native/keys.c beside ogive.store.key_index and ogive.store.index_file."""
+"""native/keys.c beside ogive.store.key_index and ogive.store.key_index."""
 
 from array import array
 from pathlib import Path
@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.native import Native
-from ogive.store.index_file import Sizes
-from ogive.store.key_index import Keyed, KeyIndex, PackedKeys, pack_keys
+from ogive.store.key_index import Keyed, KeyIndex, PackedKeys, Sizes, pack_keys
 
 SIZES = Sizes(5, 64)
 BEGIN_MS = 1_700_000_000_123
@@ -37,7 +36,7 @@ packed = st.tuples(st.lists(records, max_size=12).map(pack_keys), times)
 
 def by_twin(keyed: list[Keyed | PackedKeys], before: list[Keyed | PackedKeys]) -> KeyIndex:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ogive.store.index_file.native", None)
+        patch.setattr("ogive.store.key_index.native", None)
         return built(keyed, before)
 
 
@@ -203,7 +202,7 @@ def test_all_keys_are_indexed_as_many_as_properties_can_hold(compiled: Native, i
     indexes = []
     for module in (compiled, None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ogive.store.index_file.native", module)
+            patch.setattr("ogive.store.key_index.native", module)
             index = KeyIndex(Path("/index"), Sizes(5_000, items))
             index.add([FIRST, *keyed])
             index.build()

@@ -15,8 +15,8 @@ from ogive.store import JsonTable, StoreConfig
 from ogive.store import bad_sectors as unreadable_module
 from ogive.store import verify as verification
 from ogive.store.file_reader import Cold
-from ogive.store.queue_rebuild import end_of_files
 from ogive.store.queue_types import UNIT, QueueKinds
+from ogive.store.replay import end_of_files
 from ogive.store.segments import Handles
 from ogive.store.types import GetResult
 from ogive.store.verify import repair, units_in_files, verify

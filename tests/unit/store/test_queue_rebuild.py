@@ -10,7 +10,7 @@ from ogive.broker import Broker, BrokerConfig
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import OsFs
 from ogive.store.consumequeue import ENTRY
-from ogive.store.queue_rebuild import LevelTables
+from ogive.store.replay import LevelTables
 from ogive.store.types import APACHE_CONF
 from ogive.store.verify import repair
 from ogive.wire.numbers import DelayLevels

@@ -11,7 +11,7 @@ Behaviour
   half message as done. When a producer is asked, the half message moves to the end of the half
   topic with its count of checks, in one write with the mark of its old place.
 - A transaction is committed once, however often it is ended and whenever the broker dies: see
-  recovery.py.
+  state.py.
 
 Differs from Java
 - A transaction is identified by its unique key, producer group, topic, birth time and body, so that

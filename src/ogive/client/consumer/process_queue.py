@@ -160,7 +160,7 @@ class ProcessQueue:
         self.suggested_broker_id = 0
         # of the broker's queue, when it was pulled last
         self.end_offset: int | None = None
-        # its next pulls bring bytes that are no message, see ``corrupt_messages.py``
+        # its next pulls bring bytes that are no message, see ``delivery.py``
         self.stuck_at: int | None = None
         # orderly: what a worker has now, behind what was consumed and not committed
         self.taken: Sequence[MessageExt] = ()

@@ -14,7 +14,7 @@ Behaviour
   meanwhile.
 - An offset that the broker does not have is corrected, with a line in the log.
 - A message whose body does not match its checksum reaches nobody: it is read again, and passed over
-  once that is how it is stored; see ``corrupt_messages.py``. Bytes that are no message at all are
+  once that is how it is stored; see ``delivery.py``. Bytes that are no message at all are
   never passed over: the queue waits in front of them.
 
 Differs from Java
