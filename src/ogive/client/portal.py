@@ -498,20 +498,27 @@ class Facade(OnlyWith, ABC):
 
 
 def blocking(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *, take_back: bool = False
 ) -> Callable[Concatenate[Any, P], T]:
     """Return a coroutine of an asyncio class as a method that blocks, for a Facade with the object
     as *_asyncio*. Signature and docstring stay.
+
+    *take_back*: the object's ``take_back`` gets a result that an interrupt keeps from the caller.
     """
     name, signature = method.__name__, inspect.signature(method)
 
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            signature.bind(self, *args, **kwargs)
-        except TypeError:
-            explain(method, f"{type(self).__name__}.{name}", kwargs)
-            raise
-        result: T = self._live().call(getattr(self._asyncio, name)(*args, **kwargs))
+        if self._portal is None:
+            # a wrong argument comes before the start that is missing
+            try:
+                signature.bind(self, *args, **kwargs)
+            except TypeError:
+                explain(method, f"{type(self).__name__}.{name}", kwargs)
+                raise
+        here, there = self._live(), self._asyncio
+        result: T = here.call(
+            getattr(there, name)(*args, **kwargs), there.take_back if take_back else None
+        )
         return result
 
     functools.update_wrapper(call, method)

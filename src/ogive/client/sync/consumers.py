@@ -1,11 +1,10 @@
 """The consumers, blocking."""
 
 import threading
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.consumer import pull_consumer, push_consumer, simple_consumer
@@ -13,10 +12,10 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.subscription import OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
-from ogive.client.portal import Facade
+from ogive.client.portal import Facade, blocking
 from ogive.errors import InvalidOption
 from ogive.keywords import explains
-from ogive.model import MessageExt, MessageQueue, PullResult
+from ogive.model import MessageExt, MessageQueue
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class PushConsumer(Facade):
                 "a blocking push consumer calls listeners; to iterate over messages use "
                 "ogive.aio.PushConsumer"
             )
-        self._consumer = push_consumer.PushConsumer(
+        self._asyncio = push_consumer.PushConsumer(
             *listeners,
             name_server=name_server,
             group=group,
@@ -78,7 +77,7 @@ class PushConsumer(Facade):
         Raises NoNameServer, the BrokerError of a broker that refuses a group or its topics, and
         IllegalStateError after an earlier start.
         """
-        self._begin(self._consumer.start, self._consumer.close)
+        self._begin(self._asyncio.start, self._asyncio.close)
 
     def close(self) -> None:
         """Leave the groups and close the client.
@@ -87,22 +86,10 @@ class PushConsumer(Facade):
         progress is committed. A listener may call this, and is not waited for. Closing again does
         nothing.
         """
-        self._end(partial(self._consumer.close_for, threading.get_ident()))
+        self._end(partial(self._asyncio.close_for, threading.get_ident()))
 
-    def wait(self) -> None:
-        """Wait until the consumer is closed.
-
-        Raises IllegalStateError if an unexpected error stopped it.
-        """
-        self._live().call(self._consumer.wait())
-
-    def subscribe(self, listener: AnyListener) -> None:
-        """Add a listener, in a new group or in one that this consumer is in.
-
-        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the group
-        or the topic; nothing has changed then.
-        """
-        self._live().call(self._consumer.subscribe(listener))
+    wait = blocking(push_consumer.PushConsumer.wait)
+    subscribe = blocking(push_consumer.PushConsumer.subscribe)
 
     def unsubscribe(self, listener: AnyListener) -> None:
         """Remove a listener.
@@ -112,31 +99,21 @@ class PushConsumer(Facade):
 
         A listener may call this. Raises InvalidOption for a listener that does not run here.
         """
-        self._live().call(self._consumer.unsubscribe_for(listener, threading.get_ident()))
+        self._live().call(self._asyncio.unsubscribe_for(listener, threading.get_ident()))
 
-    def lag(self) -> dict[MessageQueue, int]:
-        """Return the number of unfinished messages of each queue that this consumer holds, as the
-        brokers count them now. Raises OgiveError.
-        """
-        return self._live().call(self._consumer.lag())
-
-    def suspend(self) -> None:
-        """Stop pulling until ``resume``. Messages that were pulled are still consumed."""
-        self._live().call(self._consumer.suspend())
-
-    def resume(self) -> None:
-        """Pull again after ``suspend``."""
-        self._live().call(self._consumer.resume())
+    lag = blocking(push_consumer.PushConsumer.lag)
+    suspend = blocking(push_consumer.PushConsumer.suspend)
+    resume = blocking(push_consumer.PushConsumer.resume)
 
     @property
     def client_id(self) -> str:
         """Name of this consumer at the brokers."""
-        return self._consumer.client_id
+        return self._asyncio.client_id
 
     @property
     def assignment(self) -> dict[str, list[MessageQueue]]:
         """Queues held now, by group; those of retry topics included."""
-        return self._consumer.assignment
+        return self._asyncio.assignment
 
 
 @explains
@@ -173,7 +150,7 @@ class PullConsumer(Facade):
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._consumer = pull_consumer.PullConsumer(
+        self._asyncio = pull_consumer.PullConsumer(
             *topics,
             group=group,
             tags=tags,
@@ -192,7 +169,7 @@ class PullConsumer(Facade):
         Raises NoNameServer, the BrokerError of a broker that refuses the member, and
         IllegalStateError after an earlier start.
         """
-        self._begin(self._consumer.start, self._consumer.close)
+        self._begin(self._asyncio.start, self._asyncio.close)
 
     def close(self) -> None:
         """Leave the group and close the client.
@@ -217,134 +194,39 @@ class PullConsumer(Facade):
         self._close(in_good_order=kind is None)
 
     def _close(self, *, in_good_order: bool) -> None:
-        self._end(partial(self._consumer.close_for, in_good_order=in_good_order))
+        self._end(partial(self._asyncio.close_for, in_good_order=in_good_order))
 
     @property
     def client_id(self) -> str:
         """Name of this consumer at the brokers."""
-        return self._consumer.client_id
+        return self._asyncio.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """Queues held now."""
-        return self._consumer.assignment
+        return self._asyncio.assignment
 
-    def poll(self, timeout_s: float | None = 5.0, *, max_messages: int = 1000) -> list[MessageExt]:
-        """Return up to *max_messages* as soon as there is one, or an empty list after *timeout_s*
-        (None: wait forever) or at the close.
-
-        The messages of a queue are in order. With auto-commit, polling again marks the messages of
-        the last poll as finished. Raises IllegalStateError during another poll, and after the
-        client failed.
-        """
-        return self._live().call(
-            self._consumer.poll(timeout_s, max_messages=max_messages), self._consumer.take_back
-        )
+    poll = blocking(pull_consumer.PullConsumer.poll, take_back=True)
 
     def batches(self, *, max_messages: int = 1000) -> Iterator[list[MessageExt]]:
         """Yield what ``poll`` returns, without empty lists, until the consumer is closed."""
-        batches = self._consumer.batches(max_messages=max_messages)
-        while (batch := self._live().call(_next(batches), self._consumer.take_back)) is not None:
+        batches = self._asyncio.batches(max_messages=max_messages)
+        while (batch := self._live().call(_next(batches), self._asyncio.take_back)) is not None:
             yield batch
 
-    def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        max_messages: int = 32,
-        suspend_s: float = 0.0,
-        tags: str = "*",
-        sql: str | None = None,
-    ) -> PullResult:
-        """Pull from any queue at any offset once, without touching positions or progress.
-
-        If there is nothing, the broker holds the request for up to *suspend_s*. Raises OgiveError.
-        """
-        return self._live().call(
-            self._consumer.pull(
-                queue, offset, max_messages=max_messages, suspend_s=suspend_s, tags=tags, sql=sql
-            )
-        )
-
-    def assign(self, queues: Collection[MessageQueue]) -> None:
-        """Read exactly these queues, new ones from the group's offset or else from *start*.
-
-        For a consumer without topics.
-
-        Raises OgiveError if an offset cannot be found out; nothing has changed then.
-        """
-        self._live().call(self._consumer.assign(queues))
-
-    def seek(
-        self,
-        queue: MessageQueue,
-        to: int | Literal["earliest", "latest"] | None = None,
-        *,
-        at: datetime | None = None,
-    ) -> None:
-        """Continue elsewhere in a held queue: at an offset, at either end, or at the first message
-        stored *at* a time or later.
-
-        Messages pulled ahead are discarded. With auto-commit the new position also becomes the
-        group's progress. Raises InvalidOption for an offset that the queue does not have,
-        IllegalStateError for a queue that is not held.
-        """
-        self._live().call(self._consumer.seek(queue, to, at=at))
-
-    def pause(self, *queues: MessageQueue) -> None:
-        """Neither pull nor return messages of *queues* (all, if none is given) until ``resume``."""
-        self._live().call(self._consumer.pause(*queues))
-
-    def resume(self, *queues: MessageQueue) -> None:
-        """Continue with *queues*, or with all."""
-        self._live().call(self._consumer.resume(*queues))
-
-    def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message that ``poll`` returns.
-
-        Raises IllegalStateError for a queue that is not held.
-        """
-        return self._live().call(self._consumer.position(queue))
-
-    def lag(self) -> dict[MessageQueue, int]:
-        """Return the number of messages of each held queue still to be returned, as the brokers
-        count them now. Raises OgiveError.
-        """
-        return self._live().call(self._consumer.lag())
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of *topic*. Raises NoRoute."""
-        return self._live().call(self._consumer.queues(topic))
-
-    def beginning_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the oldest message in the queue."""
-        return self._live().call(self._consumer.beginning_offset(queue))
-
-    def end_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message sent to the queue will get."""
-        return self._live().call(self._consumer.end_offset(queue))
-
-    def offset_at(self, queue: MessageQueue, at: datetime) -> int:
-        """Return the offset of the first message stored *at* that time or later; the queue's end if
-        there is none.
-        """
-        return self._live().call(self._consumer.offset_at(queue, at))
-
-    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit the group's progress: everything that was returned, or the given offsets, which
-        may also go back.
-
-        An offset is that of the next message to read. Returns once the brokers have it. Raises
-        IllegalStateError for a queue that is not held, InvalidOption for an offset that the broker
-        does not keep because the queue ends before it, OgiveError for the first broker that failed
-        (the others have theirs). A cancelled commit is still sent.
-        """
-        self._live().call(self._consumer.commit(offsets))
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset, asked from the broker; None if it has none."""
-        return self._live().call(self._consumer.committed(queue))
+    pull = blocking(pull_consumer.PullConsumer.pull)
+    assign = blocking(pull_consumer.PullConsumer.assign)
+    seek = blocking(pull_consumer.PullConsumer.seek)
+    pause = blocking(pull_consumer.PullConsumer.pause)
+    resume = blocking(pull_consumer.PullConsumer.resume)
+    position = blocking(pull_consumer.PullConsumer.position)
+    lag = blocking(pull_consumer.PullConsumer.lag)
+    queues = blocking(pull_consumer.PullConsumer.queues)
+    beginning_offset = blocking(pull_consumer.PullConsumer.beginning_offset)
+    end_offset = blocking(pull_consumer.PullConsumer.end_offset)
+    offset_at = blocking(pull_consumer.PullConsumer.offset_at)
+    commit = blocking(pull_consumer.PullConsumer.commit)
+    committed = blocking(pull_consumer.PullConsumer.committed)
 
 
 @explains
@@ -373,7 +255,7 @@ class SimpleConsumer(Facade):
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._consumer = simple_consumer.SimpleConsumer(
+        self._asyncio = simple_consumer.SimpleConsumer(
             *topics,
             group=group,
             tags=tags,
@@ -389,7 +271,7 @@ class SimpleConsumer(Facade):
         Raises NoNameServer, the BrokerError of a broker that refuses the member or a filter, and
         IllegalStateError after an earlier start. A topic that does not exist yet is waited for.
         """
-        self._begin(self._consumer.start, self._consumer.close)
+        self._begin(self._asyncio.start, self._asyncio.close)
 
     def close(self) -> None:
         """Leave the group and close the client.
@@ -398,60 +280,23 @@ class SimpleConsumer(Facade):
         received and has not acknowledged come again when their lease ends. Closing again does
         nothing.
         """
-        self._end(self._consumer.close)
+        self._end(self._asyncio.close)
 
     @property
     def client_id(self) -> str:
         """Name of this consumer at the brokers."""
-        return self._consumer.client_id
+        return self._asyncio.client_id
 
     @property
     def topics(self) -> list[str]:
         """Topics subscribed to."""
-        return self._consumer.topics
+        return self._asyncio.topics
 
-    def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None) -> None:
-        """Receive messages of *topic* as well, or choose others of it from now on.
-
-        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the topic
-        or the filter; nothing has changed then.
-        """
-        self._live().call(self._consumer.subscribe(topic, tags=tags, sql=sql))
-
-    def unsubscribe(self, topic: str) -> None:
-        """Receive no more messages of *topic*. Raises InvalidOption for an unknown one."""
-        self._live().call(self._consumer.unsubscribe(topic))
-
-    def receive(
-        self, max_messages: int = 16, *, invisible_s: float = 30.0, wait_s: float = 20.0
-    ) -> list[MessageExt]:
-        """Return up to *max_messages* as soon as there is one, or an empty list after *wait_s* or
-        at the close.
-
-        No member gets them again within *invisible_s*; ``ack`` finishes one for good. Brokers give
-        at most 32 at a time. Raises IllegalStateError without topics, and with 65,536 messages that
-        are neither acknowledged nor delivered again; OgiveError if all brokers fail.
-        """
-        return self._live().call(
-            self._consumer.receive(max_messages, invisible_s=invisible_s, wait_s=wait_s),
-            self._consumer.take_back,
-        )
-
-    def ack(self, *messages: MessageExt) -> None:
-        """Finish received messages: they are not delivered again. Several go in one request.
-
-        Raises LeaseEnded if one cannot be finished any more: it is delivered again, or was
-        acknowledged before. The others are acknowledged then. After another OgiveError the messages
-        may be acknowledged again.
-        """
-        self._live().call(self._consumer.ack(*messages))
-
-    def change_invisible(self, message: MessageExt, seconds: float) -> None:
-        """Keep a received message for *seconds* from now; 0 has it delivered again at once.
-
-        Raises LeaseEnded if it is delivered again already, or was acknowledged.
-        """
-        self._live().call(self._consumer.change_invisible(message, seconds))
+    subscribe = blocking(simple_consumer.SimpleConsumer.subscribe)
+    unsubscribe = blocking(simple_consumer.SimpleConsumer.unsubscribe)
+    receive = blocking(simple_consumer.SimpleConsumer.receive, take_back=True)
+    ack = blocking(simple_consumer.SimpleConsumer.ack)
+    change_invisible = blocking(simple_consumer.SimpleConsumer.change_invisible)
 
 
 async def _next(iterator: AsyncIterator[T]) -> T | None:

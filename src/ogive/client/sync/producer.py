@@ -10,7 +10,7 @@ from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.portal import Facade, OneShot, OnlyWith, Portal
+from ogive.client.portal import Facade, OneShot, OnlyWith, Portal, blocking
 from ogive.client.producer import B, in_order
 from ogive.client.sending.handle import SendHandle
 from ogive.client.sending.inboxes import NoRoom
@@ -18,7 +18,7 @@ from ogive.client.sending.pending import UNKNOWN, PendingSend, unknown_outcome
 from ogive.client.transaction import Check
 from ogive.errors import OgiveError, SendTimeout
 from ogive.keywords import explains, explains_itself, refuse
-from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
+from ogive.model import Message, MessageExt, MessageQueue, SendResult
 
 # messages being passed to the loop, beside those in flight
 MAX_POSTED: Final = 256
@@ -50,7 +50,7 @@ class Producer(Facade, Generic[B]):
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._producer: aio_producer.Producer[B] = aio_producer.Producer(
+        self._asyncio: aio_producer.Producer[B] = aio_producer.Producer(
             name_server,
             group=group,
             check=check,
@@ -64,7 +64,7 @@ class Producer(Facade, Generic[B]):
 
         With a *check* it connects to every broker, in the background.
         """
-        self._begin(self._producer.start, self._producer.close)
+        self._begin(self._asyncio.start, self._asyncio.close)
 
     def close(self) -> None:
         """Wait for the messages in flight, none longer than its time budget, then disconnect.
@@ -73,12 +73,12 @@ class Producer(Facade, Generic[B]):
 
         Closing again waits for the first close, and does nothing more.
         """
-        self._end(self._producer.close)
+        self._end(self._asyncio.close)
 
     @property
     def in_flight(self) -> int:
         """Number of accepted messages without an outcome."""
-        return self._producer.in_flight
+        return self._asyncio.in_flight
 
     def send(
         self,
@@ -124,7 +124,7 @@ class Producer(Facade, Generic[B]):
         # OneShot[SendResult]() would take 2 us
         sent: OneShot[SendResult] = OneShot()
         pending.future = sent
-        budget_s = self._producer.budget_s(timeout_s)
+        budget_s = self._asyncio.budget_s(timeout_s)
         try:
             self._submit(pending, budget_s)
             _wait(sent, pending, budget_s)
@@ -164,8 +164,8 @@ class Producer(Facade, Generic[B]):
         """
         if unknown:
             refuse(Producer.submit, unknown)
-        portal, publisher = self._portal, self._producer.running
-        own_s = None if timeout_s is None else self._producer.budget_s(timeout_s)
+        portal, publisher = self._portal, self._asyncio.running
+        own_s = None if timeout_s is None else self._asyncio.budget_s(timeout_s)
         if (
             publisher is None
             or portal is None
@@ -211,8 +211,8 @@ class Producer(Facade, Generic[B]):
                     raise _blocked(full.budget_s, UNKNOWN) from None
         if not isinstance(offered, PendingSend):
             return offered
-        handle = self._producer.publisher.handle_of(offered, on_done)
-        self._submit(offered, self._producer.budget_s(timeout_s))
+        handle = self._asyncio.publisher.handle_of(offered, on_done)
+        self._submit(offered, self._asyncio.budget_s(timeout_s))
         return handle
 
     def send_oneway(
@@ -232,7 +232,7 @@ class Producer(Facade, Generic[B]):
         Raises only what goes wrong before it is sent.
         """
         self._live().call(
-            self._producer.send_oneway(
+            self._asyncio.send_oneway(
                 topic,
                 body,
                 tag=tag,
@@ -267,7 +267,7 @@ class Producer(Facade, Generic[B]):
         """
         portal = self._live()
         portal.check()
-        transaction = self._producer.transaction(
+        transaction = self._asyncio.transaction(
             topic,
             body,
             tag=tag,
@@ -298,9 +298,9 @@ class Producer(Facade, Generic[B]):
         messages given as bodies.
         """
         self._live().check()
-        _ = self._producer.publisher
-        budget_s = self._producer.budget_s(timeout_s)
-        batches = self._producer.builder.batches(topic, messages, tag, sharding_key, queue)
+        _ = self._asyncio.publisher
+        budget_s = self._asyncio.budget_s(timeout_s)
+        batches = self._asyncio.builder.batches(topic, messages, tag, sharding_key, queue)
         waiting: list[tuple[Sequence[int], PendingSend, OneShot[SendResult]]] = []
         try:
             # here, because a generator of the caller must not run on the loop
@@ -338,7 +338,7 @@ class Producer(Facade, Generic[B]):
         request may still be carried out.
         """
         return self._live().call(
-            self._producer.request(
+            self._asyncio.request(
                 topic,
                 body,
                 tag=tag,
@@ -350,21 +350,8 @@ class Producer(Facade, Generic[B]):
             )
         )
 
-    def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> RecallResult:
-        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its
-        SendResult.
-
-        The result says whether the message was still waiting, if the broker reports it: see
-        RecallResult. Raises InvalidOption for an invalid handle, NoRoute, NotSupported from a
-        broker before 5.3.2, and a BrokerError with the code ILLEGAL_OPERATION if the time of the
-        message has come, or NO_PERMISSION if recallMessageEnable is off at Apache's broker (the
-        default there).
-        """
-        return self._live().call(self._producer.recall(topic, handle, timeout_s=timeout_s))
-
-    def flush(self) -> None:
-        """Wait until every message submitted so far has its outcome, which its handle holds."""
-        self._live().call(self._producer.flush())
+    recall = blocking(aio_producer.Producer.recall)
+    flush = blocking(aio_producer.Producer.flush)
 
     def _prepare(
         self,
@@ -382,8 +369,8 @@ class Producer(Facade, Generic[B]):
     ) -> PendingSend:
         self._live().check()
         # raises where nothing can be sent
-        _ = self._producer.publisher
-        builder = self._producer.builder
+        _ = self._asyncio.publisher
+        builder = self._asyncio.builder
         return builder.message(
             topic,
             builder.raw(body),
@@ -399,7 +386,7 @@ class Producer(Facade, Generic[B]):
         )
 
     def _submit(self, pending: PendingSend, budget: float) -> None:
-        portal, publisher = self._live(), self._producer.publisher
+        portal, publisher = self._live(), self._asyncio.publisher
         if (
             not pending.unusual_level
             and (posted := portal.posted) < MAX_POSTED
