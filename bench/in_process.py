@@ -38,8 +38,7 @@ from ogive.wire.codes import (
 )
 from ogive.wire.command import FrameDecoder, RemotingCommand, decode_command, encode_command
 from ogive.wire.headers.codec import Header, encode_header
-from ogive.wire.headers.pop import BatchAckMessageRequest, PopMessageRequest
-from ogive.wire.headers.pull import PullMessageRequest
+from ogive.wire.headers.pull import BatchAckMessageRequest, PopMessageRequest, PullMessageRequest
 from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2
 from ogive.wire.message import BatchItem, encode_batch
 from ogive.wire.pop import (

@@ -156,7 +156,7 @@ async def test_a_crowd_of_idle_clients_goes_at_once_and_leaves_nothing(
         began = time.monotonic()
         for client in crowd:
             client.connection.abort("")
-        await until("only the busy ones are left", lambda: len(ctx.born_hosts) == BUSY)
+        await until("only the busy ones are left", lambda: len(ctx.origins) == BUSY)
         line["tables_empty_s"] = round(time.monotonic() - began, 2)
         assert not any(group.members for group in ctx.clients.consumers.values())
         assert not any(ctx.clients.producers.values())
@@ -301,10 +301,10 @@ async def test_clients_that_come_beat_and_break_off_leave_nothing(
     asyncio.get_running_loop().set_exception_handler(lambda loop, about: unread.append(about))
     with figures("T28", nightly=count > 2_000, seed=count, attempts=count):
         await churn(server.address, dice, count // 2)
-        await until("every table is empty", lambda: not ctx.born_hosts)
+        await until("every table is empty", lambda: not ctx.origins)
         held = blocks()
         await churn(server.address, dice, count // 2)
-        await until("every table is empty", lambda: not ctx.born_hosts)
+        await until("every table is empty", lambda: not ctx.origins)
         assert not any(group.members for group in ctx.clients.consumers.values())
         assert not any(ctx.clients.producers.values())
         assert server._server._read_buffer_bytes == 0

@@ -190,7 +190,7 @@ def held(server: Broker) -> dict[str, int]:
     """How many entries the broker's tables have."""
     context = server.context
     return {
-        "connections": len(context.born_hosts),
+        "connections": len(context.origins),
         "held pulls": len(context.holds),
         "members": sum(len(group.members) for group in context.clients.consumers.values()),
         "producers": sum(map(len, context.clients.producers.values())),

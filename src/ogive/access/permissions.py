@@ -28,9 +28,8 @@ from ogive.wire.bodies.acls import ANY, SUPER, TOPIC, User
 from ogive.wire.bodies.clients import HeartbeatData, LockBatchBody
 from ogive.wire.bodies.json_fields import loads_object
 from ogive.wire.codes import RequestCode as C
-from ogive.wire.command import RemotingCommand
+from ogive.wire.command import RemotingCommand, parse_long
 from ogive.wire.message import parse_offset_message_id
-from ogive.wire.numbers import parse_long
 
 PUB = "Pub"
 SUB = "Sub"

@@ -26,10 +26,9 @@ from ogive.text import is_line
 from ogive.transport.event_loop import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig
-from ogive.wire.bodies.configs import DataVersion
-from ogive.wire.command import MAX_FRAME_BYTES
+from ogive.wire.bodies.configs import DEFAULT_DELAY_LEVELS, DataVersion, DelayLevels
+from ogive.wire.command import MAX_FRAME_BYTES, parse_int
 from ogive.wire.java_properties import parse_properties
-from ogive.wire.numbers import DEFAULT_DELAY_LEVELS, DelayLevels, parse_int
 from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from ogive.access.audit import AuditEntry, requester
 from ogive.broker.large_replies import InPieces, LargeReply
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
-from ogive.broker.sends.commit import fields_of_refusal, origin_of, refuse_send, store_sends
+from ogive.broker.sends.commit import fields_of_refusal, refuse_send, store_sends
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ResponseCode, StoreError
 from ogive.store.file_reader import Cold
@@ -31,7 +31,7 @@ def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int
     """Handle the requests from frames[at] on: consecutive sends in one step, any other request by
     itself. Return the number of handled frames.
     """
-    origin = origin_of(ctx, connection)
+    origin = ctx.origins[connection]
     sends = read_sends(frames, at, MAX_SENDS, MAX_SENDS_BYTES, ctx.config.max_message_bytes, origin)
     if not sends:
         connection.take_frame(frames[at])

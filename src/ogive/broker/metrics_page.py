@@ -161,7 +161,7 @@ async def metrics(ctx: Context) -> str:
             "age of the oldest message",
             [(STORAGE, kept_ms)],
         )
-    page.one("ogive_connections", "connections of clients", len(ctx.born_hosts))
+    page.one("ogive_connections", "connections of clients", len(ctx.origins))
     page.one("ogive_clock_seconds", "the clock of the machine", ctx.now_ms() / 1000)
     page.add("ogive_registered", "gauge", "1: the name server knows this broker", _registered(ctx))
     page.one(

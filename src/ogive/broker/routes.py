@@ -88,12 +88,13 @@ from ogive.wire.headers.clients import (
 )
 from ogive.wire.headers.codec import Header
 from ogive.wire.headers.name_server import GetBrokerSystemTopicListRequest
-from ogive.wire.headers.pop import PeekMessageRequest, PollingInfoRequest
 from ogive.wire.headers.pull import (
     CloneGroupOffsetRequest,
     GetEarliestStoreTimeRequest,
     GetMaxOffsetRequest,
     GetMinOffsetRequest,
+    PeekMessageRequest,
+    PollingInfoRequest,
     QueryConsumerOffsetRequest,
     QueryMessageRequest,
     ResetOffsetRequest,

@@ -37,6 +37,7 @@ from ogive.transport.monitoring import CONTENT_TYPE, Response
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_host
+from ogive.wire.sends import Origin
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +284,9 @@ class Broker:
         running.
         """
         ctx = self.context
-        ctx.born_hosts[connection] = _host_bytes(connection.remote_address)
+        ctx.origins[connection] = Origin(
+            ctx.own_properties, _host_bytes(connection.remote_address), ctx.store_host
+        )
         connection.on_close.append(partial(_connection_closed, ctx))
 
     def handle(self, connection: Connection, command: RemotingCommand) -> None:
@@ -418,7 +421,7 @@ def _connection_closed(ctx: Context, connection: Connection) -> None:
     ctx.notify_holds.drop(connection)
     ctx.clients.drop(connection)
     ctx.filter_quota.drop(connection)
-    ctx.born_hosts.pop(connection, None)
+    ctx.origins.pop(connection, None)
 
 
 _V4_IN_V6: Final = "::ffff:"

@@ -20,7 +20,7 @@ from ogive.broker.registration import Registration
 from ogive.broker.replies import refusal
 from ogive.broker.sends.duplicates import Answer, Duplicates
 from ogive.broker.state.client_table import ClientTable
-from ogive.broker.state.group_table import GroupTable, RequestModes
+from ogive.broker.state.config_table import GroupTable, RequestModes
 from ogive.broker.state.offset_table import OffsetTable
 from ogive.broker.state.queue_locks import QueueLocks
 from ogive.broker.state.topic_table import TopicTable
@@ -31,8 +31,9 @@ from ogive.store.message_store import MessageStore
 from ogive.store.types import Messages, NewMessage, PutDone, PutResult, QueueKey, bytes_of
 from ogive.transport.connection import Connection
 from ogive.transport.event_loop import Slices, Turn
+from ogive.wire.bodies.configs import DelayLevels
 from ogive.wire.command import RemotingCommand
-from ogive.wire.numbers import DelayLevels
+from ogive.wire.sends import Origin
 
 # Memory quotas for queued requests and pull filters, and the limit of replies per client.
 #
@@ -195,7 +196,8 @@ class Context:
     """None: no credentials are required."""
     own_properties: bytes
     """Properties that the broker adds to each message, in the form of the record."""
-    born_hosts: dict[Connection, bytes] = field(default_factory=dict)
+    origins: dict[Connection, Origin] = field(default_factory=dict)
+    """Properties that are added to each message of a client."""
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
     """Limit of the searches by key under way."""
     slices: Slices = field(default_factory=Slices)

@@ -35,7 +35,7 @@ from ogive.broker.sends.duplicates import Duplicates
 from ogive.broker.sends.plan import own_properties
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client, ClientTable
-from ogive.broker.state.group_table import GroupTable, RequestModes
+from ogive.broker.state.config_table import GroupTable, RequestModes
 from ogive.broker.state.offset_table import OffsetTable
 from ogive.broker.state.queue_locks import QueueLocks
 from ogive.broker.state.topic_table import TopicTable, keeps_batches

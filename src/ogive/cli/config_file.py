@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 from ogive.broker.config import PopConfig
 from ogive.errors import InvalidOption
 from ogive.text import is_line
+from ogive.wire.command import parse_long
 from ogive.wire.java_properties import parse_properties
-from ogive.wire.numbers import parse_long
 from ogive.wire.signing import Credentials
 
 V = TypeVar("V")

@@ -37,7 +37,7 @@ from ogive.transport.event_loop import new_event_loop, watch
 from ogive.transport.monitoring import Make, PageServer, Response
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.acls import SUPER, User
-from ogive.wire.numbers import DEFAULT_DELAY_LEVELS
+from ogive.wire.bodies.configs import DEFAULT_DELAY_LEVELS
 from ogive.wire.signing import Credentials
 
 # Name servers of ``ogive up``: its own, and others at which its broker registers.

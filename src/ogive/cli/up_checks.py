@@ -25,7 +25,7 @@ from ogive.text import is_line
 from ogive.transport.connection import is_loopback, join_address, reason_of
 from ogive.transport.event_loop import MAX_BUSY_POLL_S
 from ogive.transport.tls import TlsConfig
-from ogive.wire.numbers import DEFAULT_DELAY_LEVELS, DelayLevels
+from ogive.wire.bodies.configs import DEFAULT_DELAY_LEVELS, DelayLevels
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.routes import QueueData
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header
-from ogive.wire.headers.pop import PopMessageRequest
+from ogive.wire.headers.pull import PopMessageRequest
 from ogive.wire.pop import PopHandle
 
 OnRequest = Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]]

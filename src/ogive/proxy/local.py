@@ -16,7 +16,7 @@ from ogive.wire.bodies.routes import QueueData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand, decode_command
 from ogive.wire.headers.codec import Header
-from ogive.wire.headers.pop import PopMessageRequest
+from ogive.wire.headers.pull import PopMessageRequest
 from ogive.wire.signing import ACCESS_KEY
 
 

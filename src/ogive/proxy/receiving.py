@@ -30,9 +30,9 @@ from ogive.proxy.settings import LONG_POLLING_S, MAX_RECEIVED, backoff, max_atte
 from ogive.proxy.status import Illegal, ok, status_of
 from ogive.wire.bodies.clients import SQL92
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.headers.pop import PopMessageRequest
+from ogive.wire.command import parse_long
+from ogive.wire.headers.pull import PopMessageRequest
 from ogive.wire.headers.send import ConsumerSendMsgBackRequest
-from ogive.wire.numbers import parse_long
 from ogive.wire.pop import PopHandle
 
 MIN_POLL_S: Final = 5.0

@@ -47,7 +47,7 @@ from ogive.wire.headers.clients import (
     UnregisterClientRequest,
 )
 from ogive.wire.headers.codec import decode_header
-from ogive.wire.headers.pop import PopMessageRequest
+from ogive.wire.headers.pull import PopMessageRequest
 from ogive.wire.headers.send import CheckTransactionStateRequest, SendMessageRequestV2
 from ogive.wire.message import decode_message
 

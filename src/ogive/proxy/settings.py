@@ -13,8 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from ogive.proxy import rocketmq_pb2 as pb
 from ogive.proxy.messages import MAX_BODY_BYTES
-from ogive.wire.bodies.configs import SubscriptionGroupConfig
-from ogive.wire.numbers import DEFAULT_DELAY_LEVELS, DelayLevels
+from ogive.wire.bodies.configs import DEFAULT_DELAY_LEVELS, DelayLevels, SubscriptionGroupConfig
 
 MAX_RECEIVED: Final = 32
 LONG_POLLING_S: Final = 20.0

@@ -60,12 +60,12 @@ from ogive.spark.patience import CALL_TIMEOUT_S, USUAL, BrokerAway, Patience
 from ogive.spark.range_reader import Fetched, Reading, Throttle, deleted, record_count, removed
 from ogive.spark.ranges import ANSWER_BYTES, EVERYTHING, Chunks, Filter, Pace, QueueRange
 from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies.configs import DelayLevels
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers.pull import PullMessageRequest
 from ogive.wire.message import decode_stored
-from ogive.wire.numbers import DelayLevels
 
 log = logging.getLogger(__name__)
 

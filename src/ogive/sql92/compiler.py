@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ogive.sql92.expression import Properties, Test
-from ogive.sql92.parser import parse
-from ogive.sql92.tree import (
+from ogive.sql92.parser import (
     Between,
     Cast,
     Compared,
@@ -27,6 +26,7 @@ from ogive.sql92.tree import (
     String,
     TextTested,
     Truth,
+    parse,
 )
 from ogive.sql92.values import Type, compare_as_doubles, comparison
 

@@ -33,10 +33,8 @@ from typing import Final, NamedTuple, cast
 
 from ogive.errors import StoreError
 from ogive.native import native
-from ogive.store.bad_sectors import read_or_nothing
-from ogive.store.file_reader import Cold, Disk
-from ogive.store.fs import Fs
-from ogive.store.segments import Handles
+from ogive.store.file_reader import Cold, Disk, Handles
+from ogive.store.fs import Fs, read_or_nothing
 from ogive.wire.checksum import crc32
 from ogive.wire.message import java_hash, raw_property
 

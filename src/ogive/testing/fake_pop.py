@@ -12,7 +12,7 @@ from typing import Final
 from ogive.wire.codes import RequestCode, ResponseCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header, encode_header
-from ogive.wire.headers.pop import (
+from ogive.wire.headers.pull import (
     AckMessageRequest,
     ChangeInvisibleTimeRequest,
     ChangeInvisibleTimeResponse,

@@ -18,8 +18,8 @@ from ogive.model import MAX_RESOURCE_LENGTH, MessageExt, MessageQueue, PropertyN
 from ogive.native import native
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
+from ogive.wire.command import whole_number
 from ogive.wire.compression import MAX_INFLATED_BYTES, decompress
-from ogive.wire.numbers import whole_number
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self
 from ogive.errors import ProtocolError
 from ogive.model import RETRY_PREFIX
 from ogive.wire.bodies.json_fields import JsonObject, as_object, get_field, listed, member
-from ogive.wire.numbers import parse_long
+from ogive.wire.command import parse_long
 
 ORDERLY_QUEUE: Final = 999
 """Revive queue in the handles of orderly requests."""

@@ -26,9 +26,8 @@ from ogive.wire.codes import (
     SerializeType,
     SysFlag,
 )
-from ogive.wire.command import RemotingCommand, decode_command
+from ogive.wire.command import RemotingCommand, decode_command, parse_bool, parse_int, parse_long
 from ogive.wire.message import MAX_PROPERTIES_BYTES, offset_message_ids
-from ogive.wire.numbers import parse_bool, parse_int, parse_long
 from ogive.wire.signing import ACCESS_KEY, SIGNATURE, Credentials, signed_values
 
 CLIENT_FLAGS: Final = int(

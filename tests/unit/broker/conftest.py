@@ -89,7 +89,7 @@ async def not_reading(client: RawClient, server: Broker, limit: int) -> AsyncIte
     assert transport is not None
     transport.pause_reading()
     yield
-    (connection,) = server.context.born_hosts
+    (connection,) = server.context.origins
     async with asyncio.timeout(60):
         while not server.context.slow_readers.must_wait(connection):
             await asyncio.sleep(0)

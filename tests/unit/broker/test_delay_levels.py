@@ -18,9 +18,9 @@ from ogive.model import SCHEDULE_TOPIC
 from ogive.store.fs import Fs
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage, PutDone, StoreConfig
+from ogive.wire.bodies.configs import DelayLevels
 from ogive.wire.java_json import FrozenObject
 from ogive.wire.message import decode_messages, encode_properties
-from ogive.wire.numbers import DelayLevels
 from tests.stores import InlineWriter
 from tests.unit.broker.cold_disk import ColdDisk
 

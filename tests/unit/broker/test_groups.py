@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.replies import Rejected
-from ogive.broker.state.group_table import BUILT_IN, GroupTable
+from ogive.broker.state.config_table import BUILT_IN, GroupTable
 from ogive.errors import InvalidOption
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
@@ -165,7 +165,7 @@ def test_what_is_no_bit_for_reading_forbids_nothing(tmp_path: Path, bits: str) -
 async def test_forbidden_pairs_are_limited_and_other_bits_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ogive.broker.state.group_table.MAX_FORBIDDEN", 2)
+    monkeypatch.setattr("ogive.broker.state.config_table.MAX_FORBIDDEN", 2)
     (tmp_path / "config").mkdir()
     path = tmp_path / "config" / "subscriptionGroup.json"
     path.write_text('{"forbiddenTable":{"G":{"T":12}}}')

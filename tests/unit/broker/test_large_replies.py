@@ -265,7 +265,7 @@ async def test_a_listing_goes_on_with_what_was_on_the_disk(
 async def test_a_listing_ends_with_the_connection_of_its_client(
     server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (connection,) = server.context.born_hosts
+    (connection,) = server.context.origins
     looks: list[str] = []
 
     def look(topic: str) -> None:
@@ -302,7 +302,7 @@ async def test_of_many_reads_only_those_that_need_the_disk_are_done_again(
 
     found: list[int] = []
     monkeypatch.setattr(server.context.cold_reads, "fetch", fetch)
-    (connection,) = server.context.born_hosts
+    (connection,) = server.context.origins
     await server.context.large_replies.make(connection, work)
     assert (found, brought_in) == ([0, 1, 2, 3], [1, 3])
     assert tries == [0, 1, 2, 3, 1, 3]
@@ -367,7 +367,7 @@ async def test_nobody_waits_for_the_listing_of_a_client_that_takes_no_answers(
 ) -> None:
     """It asks for much else while its listing is brought in, and reads nothing."""
     # in the order in which they came
-    stalled, _ = server.context.born_hosts
+    stalled, _ = server.context.origins
     slow = Slow(server, monkeypatch)
     first = client.start(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
     await slow.until_asked()
@@ -392,7 +392,7 @@ async def test_nothing_more_is_read_for_a_client_that_is_gone(
     )
     await slow.until_asked()
     another.connection.close()
-    while len(server.context.born_hosts) > 1:
+    while len(server.context.origins) > 1:
         await asyncio.sleep(0)
     slow.disk.bring_in()
     while server.context._tasks:

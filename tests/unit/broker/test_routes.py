@@ -143,7 +143,7 @@ async def test_nothing_is_listed_for_a_client_that_is_gone(
         while len(server.context._tasks) < 4:
             await asyncio.sleep(0)
         another.connection.close()
-        while len(server.context.born_hosts) > 1:
+        while len(server.context.origins) > 1:
             await asyncio.sleep(0)
     await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
     assert made == [1]

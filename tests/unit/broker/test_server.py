@@ -184,7 +184,7 @@ async def test_stopping_answers_what_is_in_flight_and_stores_it(start_broker: St
     async with await RawClient.open(server.address) as client:
         await client.send("T")
         sends = [client.start_send("T", b"%d" % number) for number in range(200)]
-        (connection,) = server.context.born_hosts
+        (connection,) = server.context.origins
         async with asyncio.timeout(60):
             while not server.context.sends_waiting:
                 await asyncio.sleep(0)
@@ -275,7 +275,7 @@ async def test_a_dropped_connection_frees_all_that_was_kept_for_it(server: Broke
         await client.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
     ctx = server.context
     async with asyncio.timeout(60):
-        while ctx.born_hosts or len(ctx.holds) or len(ctx.clients):
+        while ctx.origins or len(ctx.holds) or len(ctx.clients):
             await asyncio.sleep(0)
     assert not ctx.holds.by_queue
     assert not ctx.clients._groups_of

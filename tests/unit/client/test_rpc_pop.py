@@ -13,7 +13,7 @@ from ogive.wire.bodies.clients import AssignmentQuery
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import encode_header
-from ogive.wire.headers.pop import (
+from ogive.wire.headers.pull import (
     ChangeInvisibleTimeResponse,
     NotificationRequest,
     NotificationResponse,

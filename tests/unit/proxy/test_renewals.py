@@ -11,7 +11,7 @@ from ogive.proxy.renewals import Renewals
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header, encode_header
-from ogive.wire.headers.pop import ChangeInvisibleTimeResponse, PopMessageRequest
+from ogive.wire.headers.pull import ChangeInvisibleTimeResponse, PopMessageRequest
 from ogive.wire.pop import PopHandle
 
 KEY = ("g", "id", "first")

@@ -12,12 +12,11 @@ import pytest
 from ogive.errors import StoreError, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import JsonTable, StoreConfig
-from ogive.store import bad_sectors as unreadable_module
+from ogive.store import fs as fs_module
 from ogive.store import verify as verification
-from ogive.store.file_reader import Cold
+from ogive.store.file_reader import Cold, Handles
 from ogive.store.queue_types import UNIT, QueueKinds
 from ogive.store.replay import end_of_files
-from ogive.store.segments import Handles
 from ogive.store.types import GetResult
 from ogive.store.verify import repair, units_in_files, verify
 from ogive.wire.message import decode_stored
@@ -203,7 +202,7 @@ def test_a_disk_that_is_gone_is_no_damage(tmp_path: Path, fs: BadSectors) -> Non
 def test_there_is_a_limit_to_what_counts_as_damage(
     tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unreadable_module, "_MAX_BLOCKS", 1)
+    monkeypatch.setattr(fs_module, "_MAX_BLOCKS", 1)
     driver = filled(tmp_path, fs)
     spoil(fs, tmp_path, 100)
     spoil(fs, tmp_path, SEGMENT + 100)

@@ -13,7 +13,7 @@ from ogive.store.consumequeue import ENTRY
 from ogive.store.replay import LevelTables
 from ogive.store.types import APACHE_CONF
 from ogive.store.verify import repair
-from ogive.wire.numbers import DelayLevels
+from ogive.wire.bodies.configs import DelayLevels
 from tests.raw_client import RawClient
 from tests.stores import Driver, message, small
 

@@ -17,8 +17,8 @@ from ogive.store.record import (
     tag_hash,
     topic_field,
 )
+from ogive.wire.bodies.configs import DelayLevels
 from ogive.wire.message import decode_properties, decode_stored, java_hash
-from ogive.wire.numbers import DelayLevels
 from tests.stores import message
 
 V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import StoreCorrupt
-from ogive.store.segments import Handles, find_segments, segment_path
+from ogive.store.file_reader import Handles, find_segments, segment_path
 from tests.chaos.recorder import MemoryFs
 
 LOG = Path("/log")

@@ -21,8 +21,8 @@ from ogive.store.consumequeue import ENTRY
 from ogive.store.fs import ReadOnlyFs
 from ogive.store.repair import queue_counts
 from ogive.store.verify import repair, verify
+from ogive.wire.bodies.configs import DelayLevels
 from ogive.wire.bodies.routes import MAX_QUEUES
-from ogive.wire.numbers import DelayLevels
 from tests.raw_client import RawClient
 from tests.stores import Driver, crash, message, small
 

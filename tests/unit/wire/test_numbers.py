@@ -5,7 +5,7 @@ The expected values come from Long.parseLong and Integer.parseInt of Java 17.
 
 import pytest
 
-from ogive.wire.numbers import parse_int, parse_long
+from ogive.wire.command import parse_int, parse_long
 
 MAX_LONG, MAX_INT = 2**63 - 1, 2**31 - 1
 

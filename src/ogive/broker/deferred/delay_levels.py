@@ -38,9 +38,9 @@ from ogive.store.consumequeue import FILLER_SIZE
 from ogive.store.file_reader import Cold
 from ogive.store.message_store import MessageStore
 from ogive.store.types import Entry, NewMessage, PutResult
-from ogive.wire.bodies.configs import DataVersion
+from ogive.wire.bodies.configs import DataVersion, DelayLevels
+from ogive.wire.command import parse_int, whole_number
 from ogive.wire.message import decode_properties, decode_stored, real_place
-from ogive.wire.numbers import DelayLevels, parse_int, whole_number
 
 log = logging.getLogger(__name__)
 

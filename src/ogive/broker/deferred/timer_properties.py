@@ -23,8 +23,8 @@ from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
 from ogive.model import RETRY_PREFIX, TIMER_TOPIC, PropertyName
 from ogive.store.record import strip_crc
+from ogive.wire.command import parse_long
 from ogive.wire.message import MAX_PROPERTIES_BYTES, StoredMessage
-from ogive.wire.numbers import parse_long
 
 DELAY_SEC: Final = "TIMER_DELAY_SEC"
 DELAY_MS: Final = "TIMER_DELAY_MS"

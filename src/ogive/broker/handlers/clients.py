@@ -84,7 +84,7 @@ from ogive.broker.filters import wanted_by
 from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, reply, success
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client, check_client_id, check_subscription
-from ogive.broker.state.group_table import NONE_IS_MADE, POP, PULL
+from ogive.broker.state.config_table import NONE_IS_MADE, POP, PULL
 from ogive.errors import (
     ConnectError,
     InvalidOption,

@@ -25,7 +25,7 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header
-from ogive.wire.headers.pop import (
+from ogive.wire.headers.pull import (
     AckMessageRequest,
     ChangeInvisibleTimeRequest,
     ChangeInvisibleTimeResponse,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ogive.store.clock import now_ms as wall_ms
-from ogive.wire.numbers import whole_number
+from ogive.wire.command import whole_number
 from ogive.wire.pop import MAX_POP_MESSAGES
 
 log = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.fitting import fit_properties
 from ogive.wire.headers.codec import Header, decode_header, encode_header
-from ogive.wire.headers.pop import (
+from ogive.wire.headers.pull import (
     NotificationRequest,
     NotificationResponse,
     PeekMessageRequest,

@@ -54,7 +54,7 @@ from ogive.broker.filters import (
 from ogive.broker.replies import ONEWAY, Rejected, framed, refuse
 from ogive.broker.services import SMALL_FILTER, Context
 from ogive.broker.state.client_table import ConsumerGroup, Subscription
-from ogive.broker.state.group_table import NONE_IS_MADE
+from ogive.broker.state.config_table import NONE_IS_MADE
 from ogive.errors import Refused, ResponseCode, StoreError
 from ogive.sql92 import Expression
 from ogive.store.file_reader import Cold

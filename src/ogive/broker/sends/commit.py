@@ -8,32 +8,23 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.replies import ONEWAY, code_and_remark, refuse, success_frame
-from ogive.broker.sends.checks import check_room
-from ogive.broker.sends.plan import Put, plan, plan_together
+from ogive.broker.sends.plan import Put, check_room, plan, plan_together
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ProtocolError, StoreError
 from ogive.store.types import NewBatch, NewMessage, PutResult, joined
 from ogive.transport.connection import Connection
 from ogive.wire.codes import VERSION, RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.sends import End, Origin, Send, SendAnswer, Signed, encode_answers, read_send
-
-# a third of what the call of a named tuple costs
-_new: Final = tuple.__new__
+from ogive.wire.sends import End, Send, SendAnswer, Signed, encode_answers, read_send
 
 Stored = Callable[[list[PutResult] | OgiveError], None]
 """Called once: with the places of the messages, or the reason why nothing was stored."""
 
 
-def origin_of(ctx: Context, connection: Connection) -> Origin:
-    """Return the properties that are added to each message of a client."""
-    return _new(Origin, (ctx.own_properties, ctx.born_hosts[connection], ctx.store_host))
-
-
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """Store a send that was not read together with others. Raises OgiveError."""
     check_room(ctx)
-    send = read_send(command, origin_of(ctx, connection))
+    send = read_send(command, ctx.origins[connection])
     commit(ctx, connection, plan(ctx, send), send.signed)
 
 

@@ -26,7 +26,8 @@ import logging
 from typing import Final
 
 from ogive.broker.replies import RESPONSE, Rejected, success
-from ogive.broker.sends.checks import (
+from ogive.broker.sends.commit import store_one
+from ogive.broker.sends.plan import (
     check_body,
     check_may_send_to,
     check_numbers,
@@ -34,7 +35,6 @@ from ogive.broker.sends.checks import (
     check_queue,
     check_room,
 )
-from ogive.broker.sends.commit import store_one
 from ogive.broker.services import Context
 from ogive.errors import InvalidOption, ResponseCode, StoreError, TransportError
 from ogive.model import PropertyName
@@ -114,7 +114,7 @@ def _message(
         header.sys_flag,
         header.flag,
         header.born_timestamp,
-        ctx.born_hosts[connection],
+        ctx.origins[connection].born_host,
         ctx.store_host,
         reconsume_times,
     )

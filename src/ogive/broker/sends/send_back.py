@@ -57,7 +57,7 @@ from ogive.broker.deferred.timer_properties import (
     timed,
 )
 from ogive.broker.replies import Rejected, refuse, reply_success, success
-from ogive.broker.sends.checks import VERSION_WITH_MAX_RECONSUME, stored_form
+from ogive.broker.sends.plan import VERSION_WITH_MAX_RECONSUME, stored_form
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import MAX_RESOURCE_LENGTH, SCHEDULE_TOPIC, PropertyName, validate_group
@@ -153,7 +153,15 @@ async def _store(
     properties[OUT_MS] = str(taken.time_ms - 1)
     stored = stored_form({name: value for name, value in properties.items() if value})
     message = NewMessage(
-        topic, queue_id, b"0", stored, 0, 0, now_ms, ctx.born_hosts[connection], ctx.store_host
+        topic,
+        queue_id,
+        b"0",
+        stored,
+        0,
+        0,
+        now_ms,
+        ctx.origins[connection].born_host,
+        ctx.store_host,
     )
     await ctx.stored((message,), header.topic)
 

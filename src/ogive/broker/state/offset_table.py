@@ -17,7 +17,7 @@ from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX
 from ogive.wire.bodies.configs import DataVersion
-from ogive.wire.numbers import whole_number
+from ogive.wire.command import whole_number
 
 log = logging.getLogger(__name__)
 

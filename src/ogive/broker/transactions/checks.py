@@ -68,7 +68,7 @@ from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, PropertyName
 from ogive.store.types import NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Decision
-from ogive.wire.command import RemotingCommand
+from ogive.wire.command import RemotingCommand, whole_number
 from ogive.wire.fitting import fit_properties
 from ogive.wire.headers.codec import decode_header, encode_header
 from ogive.wire.headers.send import CheckTransactionStateRequest, EndTransactionRequest
@@ -83,7 +83,6 @@ from ogive.wire.message import (
     offset_message_id,
     raw_property,
 )
-from ogive.wire.numbers import whole_number
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from ogive.model import HALF_TOPIC, PropertyName
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage
 from ogive.wire.codes import SysFlag
+from ogive.wire.command import parse_long
 from ogive.wire.message import StoredMessage, decode_properties, decode_stored, encode_properties
-from ogive.wire.numbers import parse_long
 
 _MAX_IMMUNITY_S: Final = 7 * 24 * 3600
 _NO_TRANSACTION: Final = ~int(SysFlag.TRANSACTION_MASK)

@@ -32,12 +32,11 @@ from ogive.errors import (
 )
 from ogive.model import BATCHES, QUEUE_TYPE, MessageQueue, MessageType, validate_topic
 from ogive.transport.event_loop import each
-from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.bodies.configs import DelayLevels, TopicConfig
 from ogive.wire.bodies.json_fields import PERM_READ, PERM_WRITE
 from ogive.wire.bodies.routes import QueueData, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.codes import OWN_VERSION_FIGURE
-from ogive.wire.numbers import DelayLevels
 
 PERMISSIONS: dict[Permission, int] = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
 MESSAGE_TYPE = "message.type"

@@ -27,7 +27,7 @@ from ogive.client.listener import Start
 from ogive.errors import InvalidOption, NotSupported, OgiveError
 from ogive.model import MessageExt, MessageQueue
 from ogive.wire.bodies.clients import AssignmentQuery, SubscriptionData
-from ogive.wire.headers.pop import NotificationRequest, PopMessageRequest
+from ogive.wire.headers.pull import NotificationRequest, PopMessageRequest
 from ogive.wire.pop import MAX_POP_MESSAGES, PopHandle
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.acls import Acl, User, acls_loads, users_loads
 from ogive.wire.bodies.clients import group_list_loads
-from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.bodies.configs import DelayLevels, TopicConfig
 from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData, topic_list_loads
 from ogive.wire.bodies.stats import TopicOffset, kv_table_loads, topic_stats_loads
@@ -36,7 +36,6 @@ from ogive.wire.headers.name_server import (
     GetBrokerClusterInfoRequest,
     GetRouteInfoRequest,
 )
-from ogive.wire.numbers import DelayLevels
 
 
 async def create_topic(

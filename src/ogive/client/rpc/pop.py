@@ -8,10 +8,10 @@ from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, Caller, check, request
 from ogive.errors import BrokerBusy, NotSupported, ProtocolError, ResponseCode
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.wire.bodies.clients import AssignmentQuery, RequestMode, assignments_loads
-from ogive.wire.command import RemotingCommand
+from ogive.wire.command import RemotingCommand, parse_long
 from ogive.wire.headers.admin import QueryAssignmentRequest, SetMessageRequestModeRequest
 from ogive.wire.headers.codec import Header, decode_header
-from ogive.wire.headers.pop import (
+from ogive.wire.headers.pull import (
     AckMessageRequest,
     BatchAckMessageRequest,
     ChangeInvisibleTimeRequest,
@@ -22,7 +22,6 @@ from ogive.wire.headers.pop import (
     PopMessageResponse,
 )
 from ogive.wire.message import DamagedMessage, decode_messages
-from ogive.wire.numbers import parse_long
 from ogive.wire.pop import (
     MAX_POP_MESSAGES,
     ORDERLY_QUEUE,

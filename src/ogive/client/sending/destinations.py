@@ -31,7 +31,7 @@ from ogive.errors import (
 )
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.numbers import DelayLevels
+from ogive.wire.bodies.configs import DelayLevels
 
 MAX_TOPICS: Final = 10_000
 

@@ -19,9 +19,9 @@ from ogive.model import (
     can_be_selected,
     validate_topic,
 )
+from ogive.wire.bodies.configs import DelayLevels
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES, java_hash
-from ogive.wire.numbers import DelayLevels
 
 
 def property_text(

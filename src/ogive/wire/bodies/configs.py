@@ -1,9 +1,12 @@
-"""Configuration of topics and groups."""
+"""Configuration of topics and groups, and a broker's delay levels."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from ogive.errors import InvalidOption
+from ogive.model import MAX_DELAY_S
 from ogive.wire.bodies.json_fields import (
     PERM_READ,
     PERM_WRITE,
@@ -109,3 +112,52 @@ def group_configs_loads(body: bytes) -> list[SubscriptionGroupConfig]:
     return get_list(
         loads_object(body), "groupConfigList", SubscriptionGroupConfig.from_json, MAX_LISTED
     )
+
+
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_DELAY: Final = re.compile(r"[0-9]{1,20}[smhd]")
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLevels:
+    """messageDelayLevel: level n (from 1) waits delays_ms[n - 1] in queue n - 1 of
+    SCHEDULE_TOPIC_XXXX.
+    """
+
+    delays_ms: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str = DEFAULT_DELAY_LEVELS) -> Self:
+        """Parse a table of delays. Raises InvalidOption for a bad entry: a broker must not start
+        with half a table, or with a delay whose end no clock can represent.
+        """
+        words = text.split()
+        for word in words:
+            if not _DELAY.fullmatch(word):
+                raise InvalidOption(
+                    f"delay levels {text[:200]!r}: a list of numbers with a unit is expected, for "
+                    "example '1s 5s 2m 1h 1d'"
+                )
+        delays = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in words)
+        if not delays:
+            raise InvalidOption(
+                "delay levels are empty: must be at least one, for example '1s 5s 2m 1h 1d'"
+            )
+        if max(delays) > MAX_DELAY_S * 1000:
+            word = words[delays.index(max(delays))]
+            raise InvalidOption(
+                f"delay level {word[:40]} is too long: must be at most "
+                f"{MAX_DELAY_S // 86_400}d (40 years)"
+            )
+        return cls(delays)
+
+    def clamp(self, level: int) -> int:
+        """*level*, or the last one of the table if it is higher."""
+        return min(level, len(self.delays_ms))
+
+    def delay_ms(self, level: int) -> int:
+        """Return the delay of *level*. Raises InvalidOption for a level below 1."""
+        if level < 1:
+            raise InvalidOption(f"delay level {level} is below 1")
+        return self.delays_ms[self.clamp(level) - 1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from ogive.errors import ProtocolError
-from ogive.wire.numbers import parse_bool, parse_int, parse_long
+from ogive.wire.command import parse_bool, parse_int, parse_long
 
 H = TypeVar("H", bound="Header")
 

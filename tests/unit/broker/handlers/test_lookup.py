@@ -160,7 +160,7 @@ async def test_few_searches_are_under_way_at_a_time_and_none_for_a_client_that_i
         mine = client.start(RequestCode.QUERY_MESSAGE, **asked("ID3", "Old"))
         await another.ok(RequestCode.GET_MAX_OFFSET, topic="Old", queueId=0)
         assert server.context.cold_reads.waiting == MAX_SEARCHES
-    while len(server.context.born_hosts) > 2:
+    while len(server.context.origins) > 2:
         await asyncio.sleep(0.01)
     disk.gate.set()
     assert [message.body for message in messages(await mine)] == [b"3"]

@@ -426,7 +426,7 @@ async def test_nothing_is_read_or_held_for_a_client_that_went_while_the_disk_was
         gone.start_pull("G", "T", 0).add_done_callback(lambda answer: answer.exception())
         while not disk.waiting:
             await asyncio.sleep(0)
-    while len(server.context.born_hosts) > 1:
+    while len(server.context.origins) > 1:
         await asyncio.sleep(0)
     monkeypatch.setattr(server.context.store, "get", None)
     disk.bring_in()

@@ -603,7 +603,7 @@ async def test_a_client_that_does_not_read_gets_no_further_bodies_until_it_does(
             pulls = [client.start_pull("G", "T", 0, count=1000) for _ in range(60)]
         for pull in pulls:
             assert len(messages(await pull)) == 64
-        (connection,) = server.context.born_hosts
+        (connection,) = server.context.origins
         assert not server.context.slow_readers.must_wait(connection)
 
 
