@@ -332,3 +332,28 @@ def test_beside_a_broker_with_tls_the_console_has_its_certificate_and_follows_it
         assert ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port)))) == own(cert)
         assert '<span class="state good">up</span>' in look(address)
         assert ended(process)[0] == 0
+
+
+def test_sighup_brings_a_new_certificate_to_a_console_of_its_own(tmp_path: Path) -> None:
+    authority, cert, key = trustme.CA(), tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    def issue(name: str) -> None:
+        issued = authority.issue_cert(name)
+        issued.private_key_pem.write_to_path(key)
+        issued.cert_chain_pems[0].write_to_path(cert)
+
+    issue("one.example")
+    words = ("console", "-n", "127.0.0.1:1", "--port", "0", "-v")
+    with running(*words, "--tls-cert", str(cert), "--tls-key", str(key)) as process:
+        host, _, port = address_of(process).rpartition(":")
+        issue("two.example")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        while "the certificates were reloaded" not in process.stderr.readline():
+            pass
+        shown = ssl.get_server_certificate((host, int(port)))
+        assert ssl.PEM_cert_to_DER_cert(shown) == ssl.PEM_cert_to_DER_cert(cert.read_text())
+        process.send_signal(signal.SIGHUP)
+        while "the log level is DEBUG now" not in process.stderr.readline():
+            pass
+        assert ended(process)[0] == 0

@@ -334,11 +334,10 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
         raise InvalidOption(f"{exc}{_of_context(options, str(exc))}") from None
 
 
-def read_certificates_again(options: argparse.Namespace, context: ssl.SSLContext) -> None:
+def read_certificates_again(found: ClusterContext, context: ssl.SSLContext) -> None:
     """Use the current files for new connections: the client's own certificate, and more
     authorities. Raises InvalidOption, and then the old ones stay.
     """
-    found = place(options)
     # reports what is wrong with the files
     trusting(found.cafile, found.certfile, found.keyfile)
     if found.cafile is not None:

@@ -2,10 +2,14 @@
 
 import argparse
 import asyncio
+import logging
 import signal
+import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ogive.cli import connect
+from ogive.cli.hang_up import CertificateFiles, at_hang_up
 from ogive.cli.logs import set_up_logging
 from ogive.cli.options import check_port
 from ogive.client.config import ClientConfig, read_credentials
@@ -15,11 +19,20 @@ from ogive.errors import ConnectError, InvalidOption, OgiveError
 from ogive.transport.tls import TlsConfig
 from ogive.wire.signing import Credentials
 
+if TYPE_CHECKING:
+    from ogive.console.server import Console
+
+log = logging.getLogger(__name__)
+
 
 async def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     set_up_logging(options.verbose, "text")
     check_port("--port", options.console_port)
+    places = await asyncio.to_thread(_places, options)
+    files = [path for place in places for path in (place.cafile, place.certfile, place.keyfile)]
+    files += [options.tls_cert, options.tls_key]
+    certificates = await asyncio.to_thread(CertificateFiles, *filter(None, files))
     configs = await asyncio.to_thread(configs_for_clusters, options)
     # imported after the check that its libraries are installed
     from ogive.console.server import Console
@@ -28,6 +41,7 @@ async def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     console = Console(*configs)
+    at_hang_up(stop, certificates, lambda: asyncio.to_thread(_reload, console, configs, places))
     try:
         console.start()
     except ConnectError as exc:
@@ -38,6 +52,31 @@ async def run(options: argparse.Namespace) -> int:
     finally:
         await asyncio.to_thread(console.stop)
     return 0
+
+
+def _places(options: argparse.Namespace) -> list[connect.ClusterContext]:
+    if not options.contexts:
+        return [connect.place(options)]
+    contexts = connect.load()
+    return [contexts.get(name) for name in options.contexts]
+
+
+def _reload(
+    console: "Console", configs: list[ConsoleConfig], places: list[connect.ClusterContext]
+) -> bool:
+    """Read the certificates again: the console's, and those for each cluster. Return False if they
+    cannot be used, and the old ones stay.
+    """
+    try:
+        for config, place in zip(configs, places, strict=True):
+            if isinstance(config.client.ssl, ssl.SSLContext):
+                connect.read_certificates_again(place, config.client.ssl)
+        console.reload_certificates(trust=False)
+    except InvalidOption as exc:
+        log.error("the certificates were not reloaded: %s", exc)
+        return False
+    log.warning("the certificates were reloaded")
+    return True
 
 
 def configs_for_clusters(options: argparse.Namespace) -> list[ConsoleConfig]:

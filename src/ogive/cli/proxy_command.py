@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ogive.cli import connect, probes, up, up_checks, up_grpc
+from ogive.cli.hang_up import CertificateFiles, at_hang_up, hang_up
 from ogive.cli.logs import set_up_logging
 from ogive.cli.options import check_port
 from ogive.cli.probes import ServiceManager
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """
     set_up_logging(options.verbose, options.log_format)
     place = connect.place(options)
-    certificates = up.CertificateFiles(
+    certificates = CertificateFiles(
         *up.certificate_files(options),
         *filter(None, (place.cafile, place.certfile, place.keyfile)),
     )
@@ -84,7 +85,7 @@ async def _serve(
     options: argparse.Namespace,
     client: ClientConfig,
     tls: TlsConfig | None,
-    certificates: up.CertificateFiles,
+    certificates: CertificateFiles,
 ) -> int:
     # imported after the check that its packages are installed
     from ogive.proxy.cluster import ClusterBackend
@@ -93,7 +94,7 @@ async def _serve(
     loop, manager = asyncio.get_running_loop(), ServiceManager()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, up.hang_up, stop)
+    loop.add_signal_handler(signal.SIGHUP, hang_up, stop)
     failed: asyncio.Future[OgiveError] = loop.create_future()
 
     def ready() -> Response:
@@ -117,7 +118,7 @@ async def _serve(
             await grpc.start(lambda: _service(backend), ServerLimits(), running)
         except ConnectError as exc:
             raise probes.cannot_listen(exc, "--grpc-port") from None
-        up.at_hang_up(stop, certificates, lambda: _reload(options, client, grpc))
+        at_hang_up(stop, certificates, lambda: _reload(options, client, grpc))
         print(f"ready name-server={backend.client.name_servers}{grpc.says}", flush=True)
         if metrics is not None:
             print(f"metrics {metrics}", flush=True)
@@ -150,7 +151,9 @@ async def _reload(
     """
     try:
         if isinstance(client.ssl, ssl.SSLContext):
-            await asyncio.to_thread(connect.read_certificates_again, options, client.ssl)
+            await asyncio.to_thread(
+                connect.read_certificates_again, connect.place(options), client.ssl
+            )
         await grpc.reload()
     except InvalidOption as exc:
         log.error("the certificates were not reloaded: %s", exc)

@@ -5,12 +5,10 @@ import asyncio
 import contextlib
 import errno
 import gc
-import hashlib
 import logging
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +22,8 @@ from ogive.broker.registration import Dial
 from ogive.broker.server import Broker
 from ogive.cli import up_checks, up_grpc
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
-from ogive.cli.logs import last_line, set_up_logging, step_log_level
+from ogive.cli.hang_up import CertificateFiles, at_hang_up, hang_up
+from ogive.cli.logs import last_line, set_up_logging
 from ogive.cli.probes import ServiceManager
 from ogive.client.config import parse_name_servers, read_credentials, trusting
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
@@ -33,7 +32,7 @@ from ogive.namesrv.server import NameServer
 from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
 from ogive.transport.connection import Connection, connect, is_loopback, join_address, split_address
-from ogive.transport.event_loop import new_event_loop, watch
+from ogive.transport.event_loop import new_event_loop
 from ogive.transport.monitoring import Make, PageServer, Response
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.acls import SUPER, User
@@ -322,16 +321,6 @@ async def drain(delay_s: float, stop: asyncio.Event, failed: "asyncio.Future[Any
         await asyncio.wait_for(until_stopped(stop, failed), delay_s)
 
 
-def hang_up(stop: asyncio.Event) -> None:
-    """Handle SIGHUP without new certificates: stop if the terminal was closed, else change the log
-    level.
-    """
-    if sys.stdin is not None and sys.stdin.isatty():
-        stop.set()
-    else:
-        step_log_level()
-
-
 async def _start_name_server(
     options: argparse.Namespace,
     access: AccessTable | None,
@@ -549,58 +538,6 @@ def certificate_files(options: argparse.Namespace) -> list[str]:
         for path in (options.tls_cert, options.tls_key, options.tls_client_ca)
         if path is not None
     ]
-
-
-class CertificateFiles:
-    """Contents of files when they were last read, to see which SIGHUP is about them."""
-
-    def __init__(self, *paths: str) -> None:
-        self._paths = paths
-        self._seen = self._contents()
-
-    def _contents(self) -> list[bytes | None]:
-        return [_digest(path) for path in self._paths]
-
-    async def read_again(self, reload: Callable[[], Awaitable[bool]]) -> bool:
-        """Call *reload* if a file has changed since the last time that this returned True. Return
-        False if none has.
-        """
-        now = await asyncio.to_thread(self._contents)
-        if now == self._seen:
-            return False
-        if await reload():
-            self._seen = now
-        return True
-
-
-def _digest(path: str) -> bytes | None:
-    """Return the digest of a file, None for one that TlsConfig will not read."""
-    file = Path(path)
-    try:
-        # opening a pipe, for example, could block for ever
-        return hashlib.sha256(file.read_bytes()).digest() if file.is_file() else None
-    except OSError:
-        return None
-
-
-def at_hang_up(
-    stop: asyncio.Event, files: CertificateFiles, reload: Callable[[], Awaitable[bool]]
-) -> None:
-    """Let SIGHUP start *reload* if a file has changed, and else do what it does without TLS."""
-    # references keep the tasks alive
-    running: set[asyncio.Task[None]] = set()
-
-    async def handle() -> None:
-        if not await files.read_again(reload):
-            hang_up(stop)
-
-    def begin() -> None:
-        task = asyncio.create_task(handle(), name="reload")
-        running.add(task)
-        task.add_done_callback(running.discard)
-        watch(task)
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 
 
 async def _reload(

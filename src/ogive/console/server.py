@@ -108,9 +108,9 @@ class Console:
             log.warning("the console did not stop within %.0f s and is abandoned", STOP_S)
         self._server = self._thread = None
 
-    def reload_certificates(self) -> None:
-        """Read the files again: they have a new certificate, also that of the broker beside the
-        console.
+    def reload_certificates(self, *, trust: bool = True) -> None:
+        """Read the files again. *trust*: they also have the new certificate of the broker beside
+        the console.
 
         Raises InvalidOption, and then the old one stays.
         """
@@ -119,7 +119,7 @@ class Console:
             return
         tls.context()
         self._tls.load_cert_chain(tls.cert, tls.key)
-        if isinstance(trusting, ssl.SSLContext):
+        if trust and isinstance(trusting, ssl.SSLContext):
             trust_also(trusting, tls.cert)
 
     def _run(self, server: uvicorn.Server, listening: socket.socket) -> None:

@@ -146,12 +146,12 @@ def up_at(root: Path) -> list[str]:
         (["console", "--tls-cert", "x"], "HTTPS needs both --tls-cert and --tls-key"),
         (
             ["console", "--console-host", "0.0.0.0"],
-            "are needed (--console-host IP, --console-credentials FILE)",
+            "browsers must enter (--console-host IP, --console-credentials FILE)",
         ),
         (["up", "--console-port", "70000"], "--console-port 70000: must be between 0 and 65535"),
         (
             ["up", "--console-port", "0", "--console-host", "0.0.0.0"],
-            "are needed (--console-host IP, --console-credentials FILE)",
+            "browsers must enter (--console-host IP, --console-credentials FILE)",
         ),
     ],
 )

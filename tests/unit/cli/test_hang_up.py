@@ -1,4 +1,4 @@
-"""SIGHUP at ``ogive up`` and ``ogive proxy``: new certificates, or another log level."""
+"""SIGHUP at servers: new certificates, or another log level."""
 
 import asyncio
 import io
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ogive.cli import connect, up
+from ogive.cli import connect
+from ogive.cli.hang_up import CertificateFiles, at_hang_up, hang_up
 from ogive.cli.parser import build_parser
 from ogive.errors import InvalidOption
 
@@ -33,7 +34,7 @@ def test_a_hang_up_changes_the_log_level_of_a_service(
     stop = asyncio.Event()
     levels = []
     for _ in range(3):
-        up.hang_up(stop)
+        hang_up(stop)
         levels.append(root.level)
     assert levels == [logging.INFO, logging.DEBUG, logging.WARNING]
     assert caplog.messages[0] == "SIGHUP: the log level is INFO now"
@@ -47,7 +48,7 @@ def test_a_hang_up_of_the_terminal_stops(
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
     stop = asyncio.Event()
-    up.hang_up(stop)
+    hang_up(stop)
     assert stop.is_set()
     assert root.level == logging.WARNING
 
@@ -58,7 +59,7 @@ async def test_a_hang_up_reads_changed_certificates_and_else_changes_the_log_lev
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     cert.write_text("old")
-    files = up.CertificateFiles(str(cert), str(key))
+    files = CertificateFiles(str(cert), str(key))
     reloads: list[bool] = []
     usable = True
 
@@ -67,29 +68,29 @@ async def test_a_hang_up_reads_changed_certificates_and_else_changes_the_log_lev
         return usable
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    up.at_hang_up(stop, files, reload)
+    at_hang_up(stop, files, reload)
     try:
 
-        async def hang_up() -> tuple[int, int]:
+        async def signalled() -> tuple[int, int]:
             os.kill(os.getpid(), signal.SIGHUP)
             before = len(reloads), root.level
             while (len(reloads), root.level) == before:
                 await asyncio.sleep(0.001)
             return len(reloads), root.level
 
-        assert await hang_up() == (0, logging.INFO)
+        assert await signalled() == (0, logging.INFO)
         # also one that was missing
         key.write_text("new")
-        assert await hang_up() == (1, logging.INFO)
-        assert await hang_up() == (1, logging.DEBUG)
+        assert await signalled() == (1, logging.INFO)
+        assert await signalled() == (1, logging.DEBUG)
         cert.write_text("broken")
         usable = False
-        assert await hang_up() == (2, logging.DEBUG)
+        assert await signalled() == (2, logging.DEBUG)
         # until they can be used
-        assert await hang_up() == (3, logging.DEBUG)
+        assert await signalled() == (3, logging.DEBUG)
         usable = True
-        assert await hang_up() == (4, logging.DEBUG)
-        assert await hang_up() == (4, logging.WARNING)
+        assert await signalled() == (4, logging.DEBUG)
+        assert await signalled() == (4, logging.WARNING)
         assert not stop.is_set()
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
@@ -102,10 +103,10 @@ def test_connections_of_a_client_trust_new_authorities_too(tmp_path: Path) -> No
     context = connect.client_config(options).ssl
     assert isinstance(context, ssl.SSLContext)
     trustme.CA(organization_name="new").cert_pem.write_to_path(file)
-    connect.read_certificates_again(options, context)
+    connect.read_certificates_again(connect.place(options), context)
     names = str([authority["subject"] for authority in context.get_ca_certs()])
     assert "'old'" in names
     assert "'new'" in names
     file.write_text("broken")
     with pytest.raises(InvalidOption, match=r"ca\.pem: it holds no certificate"):
-        connect.read_certificates_again(options, context)
+        connect.read_certificates_again(connect.place(options), context)
