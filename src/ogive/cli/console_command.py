@@ -14,7 +14,6 @@ from ogive.cli.logs import set_up_logging
 from ogive.cli.options import check_port
 from ogive.client.config import ClientConfig, read_credentials
 from ogive.console.config import ConsoleConfig, check_clusters, require_extra
-from ogive.console.server import only_trusting
 from ogive.errors import ConnectError, InvalidOption, OgiveError
 from ogive.transport.tls import TlsConfig
 from ogive.wire.signing import Credentials
@@ -117,6 +116,9 @@ def config_beside_broker(
     Raises InvalidOption.
     """
     require_extra()
+    # imported after the check that its libraries are installed
+    from ogive.console.server import only_trusting
+
     if tls is not None and tls.client_auth == "required":
         raise InvalidOption(
             "--console-port: the console has no certificate of its own to show; add "

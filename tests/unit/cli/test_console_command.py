@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,26 @@ def test_who_does_not_ask_for_a_console_loads_nothing_of_it(statement: str) -> N
     loaded = "{'starlette', 'uvicorn', 'jinja2', 'ogive.console'} & set(sys.modules)"
     command = [sys.executable, "-c", f"{statement}; import sys; print({loaded})"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_without_any_extra_no_command_ends_with_a_traceback(tmp_path: Path) -> None:
+    """In a process of its own: here the extras are loaded."""
+    program = """
+        import importlib, pkgutil, sys
+        import ogive.cli
+        from ogive.cli.main import main
+        from ogive.errors import InvalidOption
+        for name in ("starlette", "uvicorn", "jinja2", "google", "cryptography", "pyspark",
+                     "pyarrow", "opentelemetry", "uvloop", "isal", "orjson", "lz4", "zstandard"):
+            sys.modules[name] = None
+        for one in pkgutil.iter_modules(ogive.cli.__path__, "ogive.cli."):
+            try:
+                importlib.import_module(one.name)
+            except InvalidOption as exc:
+                assert "pip install 'ogive[" in str(exc), exc
+        print(main(["console"]))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert "pip install 'ogive[console]'" in done.stderr
