@@ -37,6 +37,7 @@ spark_suite = tests/unit/spark tests/unit/pipelines tests/integration
 pytest_spark = -m pytest -q -n 2 --no-loadscope-reorder -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 pytest_lakes = $(subst -n 2,-n 0,$(pytest_spark)) --nightly --part lakes
+pytest_airflow = .cache/airflow/bin/python -m pytest -q -n 0 integrations/airflow
 pytest_frameworks = PYTHONPATH=$(CURDIR)/integrations/faststream/src:$(CURDIR)/integrations/kombu/src .cache/frameworks/bin/python -m pytest -q -n 0
 
 help:
@@ -79,7 +80,8 @@ test-slow:
 			.cache/spark40/bin/python $(pytest_lakes) tests/lakes $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; continue; \
 		fi; \
 		if [ $$part = frameworks ]; then \
-			$(pytest_frameworks) integrations $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; continue; \
+			$(pytest_frameworks) integrations --ignore integrations/airflow $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
+			$(pytest_airflow) $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; continue; \
 		fi; \
 		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part $$([ $$part != sdk ] || echo -m sdk --broker $(SDK_SERVER)) tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
 	done; if [ -n "$$failed" ]; then echo "test-slow: failed:$$failed" >&2; exit 1; fi
