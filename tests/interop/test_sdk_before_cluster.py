@@ -15,7 +15,7 @@ import ogive
 from ogive.testing import Broker
 from tests.interop.apache import Apache, access_control
 from tests.interop.sdk.sdks import Sdk, Talk
-from tests.interop.sdk.servers import Server
+from tests.interop.sdk.servers import APACHES_SLOWER_CHECKS, OUR_SLOWER_CHECKS, Server
 from tests.interop.test_sdk_scenarios import (
     ROOT,
     Client,
@@ -49,7 +49,7 @@ from tests.interop.test_sdk_scenarios import (
     works_through,
     write_root,
 )
-from tests.peers import start_broker
+from tests.peers import RunningBroker
 from tests.processes import free_port, stop, wait_until
 
 __all__ = [
@@ -117,8 +117,13 @@ def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("cluster")
+    broker: RunningBroker = (
+        Apache(folder, APACHES_SLOWER_CHECKS)
+        if request.param == "apache"
+        else Broker(data=folder / "store", options=OUR_SLOWER_CHECKS)
+    )
     with (
-        start_broker(request.param, folder) as broker,
+        broker,
         start_proxy(broker.name_server, folder) as (restart, endpoints),
     ):
         yield Server(broker, endpoints, restart)

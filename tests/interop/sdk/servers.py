@@ -18,6 +18,10 @@ from tests.interop.apache import NAME_SERVER_JVM, Apache
 from tests.peers import APACHES_CHECKS, OUR_CHECKS, Flavour, RunningBroker
 from tests.processes import free_port
 
+# on a busy machine an SDK may end a transaction seconds after its half message; a question before
+# that has a message of Apache's broker delivered twice
+APACHES_SLOWER_CHECKS = {**APACHES_CHECKS, "transactionTimeOut": "6000"}
+OUR_SLOWER_CHECKS = (*OUR_CHECKS, "--transaction-timeout", "6")
 RETRIES = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}}
 """Messages that a push consumer failed are delivered again after a second."""
 
@@ -146,9 +150,9 @@ class Server:
 def start_server(flavour: Flavour, folder: Path, *options: str) -> Iterator[Server]:
     """*options* are for ogive's broker."""
     if flavour == "apache":
-        with ApacheProxy(folder, APACHES_CHECKS) as proxy:
+        with ApacheProxy(folder, APACHES_SLOWER_CHECKS) as proxy:
             yield Server(proxy, f"127.0.0.1:{proxy.grpc_port}")
         return
-    options = (*OUR_CHECKS, *options)
+    options = (*OUR_SLOWER_CHECKS, *options)
     with Broker(data=folder / "store", grpc_port=0, options=options) as broker:
         yield Server(broker, broker.grpc_endpoint)
