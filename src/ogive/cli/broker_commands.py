@@ -141,7 +141,7 @@ def backup(options: argparse.Namespace) -> int:
     else:
         again = f", {done.reused} of them from before" if done.reused else ""
         print(
-            f"{done.directory}: the log from {done.log_start} to {done.log_end}, "
+            f"{done.directory}: the log from {done.log_start:,} to {done.log_end:,}, "
             f"{pluralize(done.segments, 'file')}{again}"
         )
         if report is not None:
@@ -213,13 +213,13 @@ def _show(report: Report) -> None:
     print(f"{report.directory}: {held}, log {report.log_start:,} to {report.log_end:,}")
     if not report.clean:
         behind = (
-            f"; {pluralize(report.queues_behind, 'queue')} behind the log"
+            f", and {pluralize(report.queues_behind, 'queue')} behind the log"
             if report.queues_behind
             else ""
         )
         print(
-            f"  the last broker here did not stop cleanly{behind}: the next start takes care of "
-            "that"
+            f"  of a broker that was running or did not stop cleanly{behind}: the next start "
+            "completes it"
         )
     for sentence in (*report.notes, *report.problems):
         print(f"  {sentence}")

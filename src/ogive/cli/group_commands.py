@@ -97,7 +97,7 @@ async def show_group(options: argparse.Namespace) -> int:
     print(f"group {group.name} on {' '.join(group.brokers)}, {state}")
     settings = {
         "retry limit": f"{group.max_retries}, then the dead letters; the max_retries of a listener "
-        "comes before it",
+        "overrides it",
         "retry queues": group.retry_queues,
         "broadcasting": "allowed" if group.broadcast else "not allowed",
         "orderly": "yes, for clients that use gRPC"

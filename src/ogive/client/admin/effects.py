@@ -61,8 +61,8 @@ def queue_notes(topic: Topic, reads: int | None, writes: int | None) -> list[str
         and any(reads < row.read_queues and writes < row.write_queues for row in topic.brokers)
     ):
         said.append(
-            "senders that know the old queues are refused there for up to 30 s; --write-queues "
-            "first, --read-queues later spares them that"
+            "senders that know the old queues are refused there for up to 30 s; to avoid that, "
+            "change --write-queues first and --read-queues later"
         )
     return said
 
