@@ -4,6 +4,7 @@ The names of Apache's tests are in the docstrings. Those of its push consumer, P
 PopConsumerRetryIT, are in test_popping_on_ogive.py.
 """
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -231,3 +232,24 @@ def test_the_highest_priority_comes_first(ogive_broker: Broker, topic: str, grou
     found = client.pop()
     assert [message["priority"] for message in found] == [7, 2, 1, 0, 3]
     assert [message["reconsumeTimes"] for message in found] == [0, 0, 0, 0, 1]
+
+
+def test_mqadmin_reads_the_progress_of_a_group_with_a_lease(
+    ogive_broker: Broker, topic: str, group: str
+) -> None:
+    """Our answer has a field more than Java's, the time of the oldest lease."""
+    with ogive.Admin(ogive_broker.name_server) as admin:
+        admin.create_topic(topic, queues=1)
+        admin.create_group(group)
+    with (
+        ogive.Producer(ogive_broker.name_server) as producer,
+        ogive.SimpleConsumer(
+            topic, group=group, start="earliest", name_server=ogive_broker.name_server
+        ) as consumer,
+    ):
+        producer.send(topic, b"x")
+        while not consumer.receive():
+            pass
+        (shown,) = apache.admin(ogive_broker.name_server, f"consumerProgress -g {group}")
+    # end of the queue, progress, difference, in flight
+    assert re.search(rf"^{topic} +broker-a +0 +1 +0 +1 +1 ", shown, re.MULTILINE), shown
