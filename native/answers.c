@@ -173,17 +173,13 @@ static uint8_t *put_answer(uint8_t *start, const Answer *answer, const Place *pl
 }
 
 /* encode_answers(answers, places, region, store_host, version): see ogive.wire.sends */
-PyObject *native_encode_answers(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(encode_answers)
 {
-    (void)module;
     int64_t version;
     if (count != 5 || !PyList_Check(args[0]) || !PyList_Check(args[1]) || !PyUnicode_Check(args[2])
-        || !PyBytes_Check(args[3]) || !is_number(args[4], INT64_MIN, INT64_MAX, &version)) {
-        PyErr_SetString(PyExc_TypeError,
-            "encode_answers(answers: list[SendAnswer], places: list, region: str, store_host: "
-            "bytes, version: int)");
-        return NULL;
-    }
+        || !PyBytes_Check(args[3]) || !is_number(args[4], INT64_MIN, INT64_MAX, &version))
+        return misused("encode_answers(answers: list[SendAnswer], places: list, region: str, "
+                       "store_host: bytes, version: int)");
     PyObject *answers = args[0], *places = args[1], *region = args[2], *host = args[3];
     Answer answer;
     Place place;

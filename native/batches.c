@@ -24,9 +24,8 @@ int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item)
 
 /* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do
  * not add up or there are more than most*. */
-PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(batch_items)
 {
-    (void)module;
     if (count != 3 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1])
         || !is_tuple_type(args[2])) {
         PyErr_SetString(
@@ -82,13 +81,10 @@ static Py_ssize_t take_item(PyObject *item, int32_t *flag, PyObject **body, PyOb
 
 /* batch_body(items): the body that holds these tuples of flag, body and properties, or None where
  * one does not fit. */
-PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(batch_body)
 {
-    (void)module;
-    if (count != 1 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "batch_body(items: list[tuple[int, bytes, bytes]])");
-        return NULL;
-    }
+    if (count != 1 || !PyList_Check(args[0]))
+        return misused("batch_body(items: list[tuple[int, bytes, bytes]])");
     PyObject *items = args[0], *body, *properties;
     Py_ssize_t room = 0;
     int32_t flag;
@@ -157,17 +153,14 @@ static Py_ssize_t count_plain_items(
 /* plain_batch(data, start, starts, most): how many messages the batch in data[start:] holds, at
    most so many, with properties that a record has room for and of which none begins with one of
    *starts*. None where one of them does, where lengths do not add up, or there is none or more. */
-PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(plain_batch)
 {
-    (void)module;
     int64_t start, most;
     if (count != 4 || !PyBytes_Check(args[0])
         || !is_number(args[1], 0, PyBytes_GET_SIZE(args[0]), &start) || !is_bytes_tuple(args[2])
-        || !PyLong_Check(args[3])) {
-        PyErr_SetString(PyExc_TypeError,
+        || !PyLong_Check(args[3]))
+        return misused(
             "plain_batch(data: bytes, start: int, starts: tuple[bytes, ...], most: int)");
-        return NULL;
-    }
     const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     Py_ssize_t items = 0;
     if (is_number(args[3], INT64_MIN, INT64_MAX, &most))

@@ -350,13 +350,10 @@ static const struct kind *kind_of(PyObject *name)
 
    Not usual: a record that is damaged or not in the plain form, properties that are not UTF-8, have
    an empty name or value or other separators, or a byte 0. */
-PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(columns)
 {
-    (void)module;
-    if (count != 2 || !PyBytes_Check(args[0]) || !PyTuple_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "columns(records: bytes, names: tuple[str, ...])");
-        return NULL;
-    }
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyTuple_Check(args[1]))
+        return misused("columns(records: bytes, names: tuple[str, ...])");
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]), names = PyTuple_GET_SIZE(args[1]);
     if (size > INT32_MAX || names > KINDS)
         Py_RETURN_NONE;

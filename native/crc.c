@@ -126,9 +126,8 @@ uint32_t crc_of(const uint8_t *data, size_t size, uint32_t before)
 }
 
 /* crc32(data, before=0): as zlib's */
-PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(crc32)
 {
-    (void)module;
     unsigned long before = 0;
     Py_buffer data;
     if (count < 1 || count > 2) {

@@ -99,11 +99,9 @@ static PyObject *handle_fill(PyObject *type, PyObject *const *args, Py_ssize_t c
         || !PyUnicode_IS_COMPACT_ASCII(args[2]) || PyUnicode_GET_LENGTH(args[2]) != PREFIX_BYTES
         || !is_number(args[3], 0, ((int64_t)1 << 8 * NUMBER_BYTES) - 1, &number)
         || !is_number(args[4], 0, INT32_MAX, &most_bytes)
-        || !is_number(args[5], 1, INT32_MAX, &most)) {
-        PyErr_SetString(PyExc_TypeError,
+        || !is_number(args[5], 1, INT32_MAX, &most))
+        return misused(
             "_fill(handles: list, batch, prefix: str, number: int, most_bytes: int, most: int)");
-        return NULL;
-    }
     PyObject *handles = args[0];
     Py_ssize_t taken = 0;
     for (; taken < PyList_GET_SIZE(handles) && taken < most; taken++) {

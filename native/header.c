@@ -98,13 +98,10 @@ unusual:
    length word whose header is binary.
 
    None for one with a remark, and for all that is wrong or that nobody knows. */
-PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(binary_command)
 {
-    (void)module;
-    if (count != 1 || !PyBytes_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "binary_command(frame: bytes)");
-        return NULL;
-    }
+    if (count != 1 || !PyBytes_Check(args[0]))
+        return misused("binary_command(frame: bytes)");
     const uint8_t *frame = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
     Header header;
@@ -125,13 +122,10 @@ PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssiz
 /* frames(data, limit): the whole frames at the beginning of *data*, each of at most *limit* bytes
    and without its length word, and where they end. None are found with a limit that does not fit 64
    bits. */
-PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(frames)
 {
-    (void)module;
-    if (count != 2 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "frames(data: bytes, limit: int)");
-        return NULL;
-    }
+    if (count != 2 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1]))
+        return misused("frames(data: bytes, limit: int)");
     int64_t limit;
     if (!is_number(args[1], INT64_MIN, INT64_MAX, &limit))
         limit = 0;

@@ -1,6 +1,6 @@
 /* The index of keys: the items that records add to a file. Layout of an item: hash i32 | commit-log
    offset i64 | seconds since the file's begin i32 | item before in the chain i32. Python:
-   store/key_index.py, store/key_index.py, store/index_file.py. */
+   store/key_index.py. */
 
 #include "native.h"
 
@@ -246,14 +246,11 @@ static PyObject *items_of(
    next item, and *limit* one past its last. Return None and change nothing if there are no keys,
    more than there is room for, more than MAX_AT_ONCE of several records, or a key or a topic that
    is not UTF-8. */
-PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(index_items)
 {
-    (void)module;
-    if (count != 5 || !PyList_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError,
+    if (count != 5 || !PyList_Check(args[0]))
+        return misused(
             "index_items(keyed: list, slots: array, begin_ms: int, item: int, limit: int)");
-        return NULL;
-    }
     int64_t begin_ms, item, limit;
     Py_buffer slots;
     if (PyObject_GetBuffer(args[1], &slots, PyBUF_WRITABLE | PyBUF_FORMAT) < 0)

@@ -262,19 +262,15 @@ static PyObject *make_message(PyObject *forms, const uint8_t *record, const uint
 
    Usual is: version 1, IPv4 hosts, not compressed, one message, of parts that add up, and, if
    *checked*, with the body that its checksum speaks of. */
-PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(messages)
 {
-    (void)module;
     int64_t at;
     Py_buffer view;
     if (count != 6 || !(PyBytes_Check(args[0]) || PyMemoryView_Check(args[0]))
         || !PyLong_Check(args[1]) || !PyBool_Check(args[2]) || !PyList_Check(args[3])
-        || !are_forms(args[5])) {
-        PyErr_SetString(PyExc_TypeError,
-            "messages(buffer: bytes or memoryview, at: int, checked: bool, into: list, "
-            "broker_name: str, forms: tuple)");
-        return NULL;
-    }
+        || !are_forms(args[5]))
+        return misused("messages(buffer: bytes or memoryview, at: int, checked: bool, into: list, "
+                       "broker_name: str, forms: tuple)");
     if (!is_number(args[1], 0, INT64_MAX, &at))
         return Py_NewRef(args[1]);
     if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0)
@@ -316,13 +312,10 @@ PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t co
 
 /* measure(messages): (bytes of their bodies, whether their offsets ascend, whether one is
    compressed); None if one is of another class, or holds odd values. */
-PyObject *native_measure(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(measure)
 {
-    (void)module;
-    if (count != 1 || !(PyList_Check(args[0]) || PyTuple_Check(args[0]))) {
-        PyErr_SetString(PyExc_TypeError, "measure(messages: list or tuple)");
-        return NULL;
-    }
+    if (count != 1 || !(PyList_Check(args[0]) || PyTuple_Check(args[0])))
+        return misused("measure(messages: list or tuple)");
     int64_t bytes = 0, last = INT64_MIN, offset, flags;
     int ascending = 1, compressed = 0;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(args[0]); i++) {

@@ -122,6 +122,13 @@ static inline void put64(uint8_t *at, uint64_t value)
     put32(at + 4, (uint32_t)value);
 }
 
+/* The error of a call whose arguments are not in this *form* */
+static inline PyObject *misused(const char *form)
+{
+    PyErr_SetString(PyExc_TypeError, form);
+    return NULL;
+}
+
 /* Whether *value* is an int from *least* to *most*; *found* is that. */
 static inline int is_number(PyObject *value, int64_t least, int64_t most, int64_t *found)
 {
@@ -299,40 +306,18 @@ int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item);
 /* handles.c: adds the type Handle to the module; -1 with an error */
 int add_handles(PyObject *module);
 
-/* The functions of the module, for the table in module.c */
-/* header.c */
-PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* properties.c */
-PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* crc.c */
-PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* sends.c */
-PyObject *native_read_sends(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* answers.c */
-PyObject *native_encode_answers(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* batches.c */
-PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* records.c */
-PyObject *native_build_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* keys.c */
-PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* reading.c */
-PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* messages.c */
-PyObject *native_messages(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_measure(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* columns.c */
-PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count);
-/* rows.c */
-PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* The functions of the module: ogive.native says what each does */
+/* clang-format off */
+#define FUNCTIONS(DO) \
+    DO(frames) DO(binary_command) DO(properties) DO(properties_text) DO(crc32) DO(read_sends) \
+    DO(encode_answers) DO(batch_items) DO(batch_body) DO(plain_batch) DO(build_records) \
+    DO(index_items) DO(chosen) DO(near) DO(inside) DO(picked) DO(doubtful) DO(whole_records) \
+    DO(messages) DO(measure) DO(columns) DO(encode_rows)
+/* clang-format on */
+
+#define FUNCTION(name) \
+    PyObject *native_##name(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+#define DECLARE(name) FUNCTION(name);
+FUNCTIONS(DECLARE)
 
 #endif

@@ -5,14 +5,11 @@
 
 /* properties(raw): the dict of them; None where a name or value is not UTF-8. One without name or
  * value is left out, as Java does. */
-PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(properties)
 {
-    (void)module;
     Py_buffer raw;
-    if (count != 1) {
-        PyErr_SetString(PyExc_TypeError, "properties(raw: bytes)");
-        return NULL;
-    }
+    if (count != 1)
+        return misused("properties(raw: bytes)");
     if (PyObject_GetBuffer(args[0], &raw, PyBUF_SIMPLE) < 0)
         return NULL;
     PyObject *found = PyDict_New(), *name = NULL, *value = NULL;
@@ -55,13 +52,10 @@ static char *put_text(char *to, const char *end, PyObject *text, char separator)
 
 /* properties_text(properties): these as they are stored; None where they are no dict of plain
    strings, hold what separates them, cannot be written as UTF-8 or are too long. */
-PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(properties_text)
 {
-    (void)module;
-    if (count != 1) {
-        PyErr_SetString(PyExc_TypeError, "properties_text(properties: dict)");
-        return NULL;
-    }
+    if (count != 1)
+        return misused("properties_text(properties: dict)");
     if (!PyDict_CheckExact(args[0]))
         Py_RETURN_NONE;
     char text[MAX_PROPERTIES_BYTES];

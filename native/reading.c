@@ -36,15 +36,12 @@ static int read_numbers(PyObject *const *args, int count, int64_t *numbers)
 
 /* chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see
  * ogive.store.queue_reader; None for unusual numbers */
-PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(chosen)
 {
-    (void)module;
     if (count != 8 || !PyBytes_Check(args[0]) || (args[1] != Py_None && !PyAnySet_Check(args[1]))
-        || !PyList_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError,
+        || !PyList_Check(args[2]))
+        return misused(
             "chosen(entries: bytes, tags: frozenset or None, wanted: list, five numbers)");
-        return NULL;
-    }
     PyObject *tags = args[1], *wanted = args[2];
     int64_t numbers[5];
     if (!read_numbers(args + 3, 5, numbers) || PyBytes_GET_SIZE(args[0]) % ENTRY_BYTES != 0)
@@ -102,9 +99,8 @@ static int take_place(PyObject *const *args, Py_ssize_t count, const char *form,
 }
 
 /* near(wanted, at, limit, gap): see ogive.store.commitlog; None for unusual numbers */
-PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(near)
 {
-    (void)module;
     int64_t numbers[3];
     Wanted one;
     int usual =
@@ -128,9 +124,8 @@ PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 /* inside(wanted, at, start, end): see ogive.store.commitlog; None for unusual numbers */
-PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(inside)
 {
-    (void)module;
     int64_t numbers[3];
     Wanted one;
     int usual =
@@ -156,16 +151,13 @@ static int add_view(PyObject *views, PyObject *data, Py_ssize_t first, Py_ssize_
 }
 
 /* picked(wanted, start, data): see ogive.store.commitlog; None for unusual numbers */
-PyObject *native_picked(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(picked)
 {
-    (void)module;
     int64_t start, total = 0;
     Py_ssize_t first = 0, last = 0;
     Wanted one;
-    if (count != 3 || !PyList_Check(args[0]) || !PyBytes_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "picked(wanted: list, start: int, data: bytes)");
-        return NULL;
-    }
+    if (count != 3 || !PyList_Check(args[0]) || !PyBytes_Check(args[2]))
+        return misused("picked(wanted: list, start: int, data: bytes)");
     if (!read_numbers(args + 1, 1, &start) || start < 0)
         Py_RETURN_NONE;
     PyObject *views = PyList_New(0), *data = PyMemoryView_FromObject(args[2]);
@@ -219,18 +211,14 @@ static int crc_holds(const uint8_t *record, size_t size)
 
    Plainly is: version 1, IPv4 hosts, its own offset, the queue's topic, id and offset, and, unless
    *sound*, the checksum over the whole. */
-PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(doubtful)
 {
-    (void)module;
     int64_t base, queue_id;
     Wanted one;
     if (count != 6 || !PyBytes_Check(args[0]) || !PyList_Check(args[2]) || !PyBytes_Check(args[4])
-        || !PyBool_Check(args[5])) {
-        PyErr_SetString(PyExc_TypeError,
-            "doubtful(data: bytes, base: int, wanted: list, queue_id: int, field: bytes, sound: "
-            "bool)");
-        return NULL;
-    }
+        || !PyBool_Check(args[5]))
+        return misused("doubtful(data: bytes, base: int, wanted: list, queue_id: int, field: "
+                       "bytes, sound: bool)");
     const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     const char *field = PyBytes_AS_STRING(args[4]);
     int64_t size = PyBytes_GET_SIZE(args[0]), field_size = PyBytes_GET_SIZE(args[4]);
@@ -279,16 +267,12 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
    where they end) of the records one behind the other from byte *at* of *block* on, which stands at
    commit-log offset *position*: at most *most*, none at *limit* or behind it, up to the first that
    is not plainly whole, with IPv4 hosts and the checksum over all of it. */
-PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(whole_records)
 {
-    (void)module;
     int64_t numbers[4];
-    if (count != 6 || !PyBytes_Check(args[0]) || !is_tuple_type(args[5])) {
-        PyErr_SetString(PyExc_TypeError,
-            "whole_records(block: bytes, at: int, position: int, limit: int, most: int, record: "
-            "type of NamedTuple)");
-        return NULL;
-    }
+    if (count != 6 || !PyBytes_Check(args[0]) || !is_tuple_type(args[5]))
+        return misused("whole_records(block: bytes, at: int, position: int, limit: int, most: int, "
+                       "record: type of NamedTuple)");
     if (!read_numbers(args + 1, 4, numbers))
         Py_RETURN_NONE;
     int64_t at = numbers[0], position = numbers[1], limit = numbers[2], most = numbers[3],

@@ -459,18 +459,12 @@ static PyObject *make_entries(Queue *queues, Py_ssize_t count)
 
 /* build_records(messages, queues, position, room, otherwise, stored_ms, with_crc, result):
  * see ogive.store.record */
-PyObject *native_build_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(build_records)
 {
-    (void)module;
     int64_t position, room, otherwise;
-    if (count != 8 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])
-        || !is_tuple_type(args[7])) {
-        PyErr_SetString(PyExc_TypeError,
-            "build_records(messages: tuple, queues: tuple, position: "
-            "int, room: int, otherwise: int, stored_ms: int, with_crc: bool, result: "
-            "type[PutResult])");
-        return NULL;
-    }
+    if (count != 8 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]) || !is_tuple_type(args[7]))
+        return misused("build_records(messages: tuple, queues: tuple, position: int, room: int, "
+                       "otherwise: int, stored_ms: int, with_crc: bool, result: type[PutResult])");
     Records records = {.messages = args[0],
         .queue_count = PyTuple_GET_SIZE(args[1]),
         .with_crc = args[6] == Py_True};

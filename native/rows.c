@@ -194,15 +194,12 @@ static void release(struct column *column)
 
 /* encode_rows(rows, body, tags, keys, head, first, most_bytes, most_rows): batches of all rows, as
  * (how many rows, batch) */
-PyObject *native_encode_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(encode_rows)
 {
-    (void)module;
     if (count != 8 || !PyLong_Check(args[0]) || !PyBytes_Check(args[4]) || !PyLong_Check(args[5])
-        || !PyLong_Check(args[6]) || !PyLong_Check(args[7])) {
-        PyErr_SetString(PyExc_TypeError,
+        || !PyLong_Check(args[6]) || !PyLong_Check(args[7]))
+        return misused(
             "encode_rows(rows, body, tags, keys, head: bytes, first, most_bytes, most_rows)");
-        return NULL;
-    }
     struct work work = {.head = (const uint8_t *)PyBytes_AS_STRING(args[4])};
     if (PyBytes_GET_SIZE(args[4]) != HEAD || !is_number(args[0], 1, INT32_MAX, &work.rows)
         || !is_number(args[5], 0, (1LL << 4 * ROW_DIGITS) - work.rows, &work.first)

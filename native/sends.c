@@ -540,9 +540,8 @@ static int goes_on(int kind, int code, const Send *send)
 
 /* read_sends(forms, frames, at, most, most_bytes, most_body, origin): see ogive.wire.sends. *forms*
    are the types Send, NewMessage, SendAnswer, Signed, End and Ending. */
-PyObject *native_read_sends(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(read_sends)
 {
-    (void)module;
     int right = count == 7 && PyTuple_Check(args[0]) && PyTuple_GET_SIZE(args[0]) == FORMS
         && PyList_Check(args[1]) && PyTuple_Check(args[6]) && PyTuple_GET_SIZE(args[6]) == ORIGIN;
     for (int i = 0; right && i < FORMS; i++)
@@ -553,12 +552,9 @@ PyObject *native_read_sends(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (!right || !is_number(args[2], 0, INT64_MAX, &at)
         || !is_number(args[3], INT64_MIN, INT64_MAX, &most)
         || !is_number(args[4], INT64_MIN, INT64_MAX, &most_bytes)
-        || !is_number(args[5], INT64_MIN, INT64_MAX, &most_body)) {
-        PyErr_SetString(PyExc_TypeError,
-            "read_sends(forms: tuple of 6 types, frames: list, at: int, most: int, most_bytes: "
-            "int, most_body: int, origin: Origin)");
-        return NULL;
-    }
+        || !is_number(args[5], INT64_MIN, INT64_MAX, &most_body))
+        return misused("read_sends(forms: tuple of 6 types, frames: list, at: int, most: int, "
+                       "most_bytes: int, most_body: int, origin: Origin)");
     PyObject *forms = args[0], *frames = args[1], *origin = args[6], *frame = NULL;
     Py_ssize_t own_size = PyBytes_GET_SIZE(PyTuple_GET_ITEM(origin, OWN_PROPERTIES));
     char room[MAX_ESCAPED_BYTES];
