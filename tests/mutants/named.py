@@ -29,7 +29,7 @@ from ogive.client.instance import ClientInstance, ClientOwner, make_client_id
 from ogive.client.producer import Producer
 from ogive.client.route_cache import NameServers
 from ogive.client.rpc.groups import query_consumer_offset
-from ogive.client.rpc.messages import pull_message, pull_raw
+from ogive.client.rpc.messages import _pulled, pull_message
 from ogive.client.sending.pending import may_try_again
 from ogive.errors import ConnectionLost
 from ogive.store.log_scan import LogScan
@@ -349,7 +349,7 @@ group.entries.clear()
         to="False",
     ),
     "hostile server: a pull goes on at a negative offset": Fault(
-        at=pull_raw,
+        at=_pulled,
         change="answer.next_begin_offset < 0",
         to="False",
     ),
