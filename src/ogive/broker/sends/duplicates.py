@@ -52,7 +52,7 @@ wait.
 """
 
 
-class Placed(NamedTuple):
+class FirstPlace(NamedTuple):
     queue_id: int
     result: PutResult
 
@@ -79,8 +79,8 @@ class _First:
     """The first message with a key. *placed* is None until it is stored."""
 
     at_ms: int
-    placed: Placed | None = None
-    waiters: list[Callable[[Placed | StoreError], None]] = field(default_factory=list)
+    placed: FirstPlace | None = None
+    waiters: list[Callable[[FirstPlace | StoreError], None]] = field(default_factory=list)
 
 
 class Duplicates:
@@ -210,7 +210,7 @@ class Duplicates:
                         len(found),
                         store_timestamp(found),
                     )
-                    self._firsts[key] = _First(now_ms, Placed(stored.queue_id, result))
+                    self._firsts[key] = _First(now_ms, FirstPlace(stored.queue_id, result))
                     return
                 looked_at += 1
             if found is False or looked_at == MAX_LOOKED_AT:
@@ -230,13 +230,14 @@ class Duplicates:
     ) -> None:
         if isinstance(result, StoreError):
             self._forget(keys, firsts)
-            outcomes: list[Placed | StoreError] = [result] * len(firsts)
+            outcomes: list[FirstPlace | StoreError] = [result] * len(firsts)
         else:
             outcomes = [
-                Placed(message.queue_id, one) for message, one in zip(fresh, result, strict=True)
+                FirstPlace(message.queue_id, one)
+                for message, one in zip(fresh, result, strict=True)
             ]
         for first, outcome in zip(firsts, outcomes, strict=True):
-            first.placed = outcome if isinstance(outcome, Placed) else None
+            first.placed = outcome if isinstance(outcome, FirstPlace) else None
             waiters, first.waiters = first.waiters, []
             for waiter in waiters:
                 waiter(outcome)
@@ -294,7 +295,7 @@ class _Sends:
     """The messages of one request; the answer is sent when each has its place."""
 
     def __init__(self, count: int, answer: Answer) -> None:
-        self._placed: list[Placed | None] = [None] * count
+        self._placed: list[FirstPlace | None] = [None] * count
         self._left, self._answer = count, answer
 
     def refused(self) -> None:
@@ -303,7 +304,7 @@ class _Sends:
         """
         self._left = 0
 
-    def resolved(self, at: int, outcome: Placed | StoreError) -> None:
+    def resolved(self, at: int, outcome: FirstPlace | StoreError) -> None:
         if self._left == 0:
             # has failed, or was refused
             return
