@@ -3,12 +3,14 @@
 Pure, and the same for concurrent and orderly groups.
 """
 
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ogive.client.listener import AnyListener, Later, OrderlyEnd, Reply, Suspend
+from ogive.errors import BodyUnreadable
 from ogive.model import MessageExt
 
 log = logging.getLogger(__name__)
@@ -107,8 +109,10 @@ def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseExc
     """Log that the listener raised, and return the failure.
 
     The traceback is logged when a message fails for the first time, one line when it fails again.
+    A body that is no value of the listener's class has none: the error says what is wrong with it.
     """
     first = messages[0]
+    is_body = isinstance(error, BodyUnreadable) and not inspect.isroutine(listener.config.as_)
     log.warning(
         "listener %s failed on %s/%d (try %d, id %s): %s",
         listener.name,
@@ -117,7 +121,7 @@ def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseExc
         first.reconsume_times + 1,
         first.id,
         shown(error),
-        exc_info=error if first.reconsume_times == 0 else None,
+        exc_info=error if first.reconsume_times == 0 and not is_body else None,
     )
     return Failure(why=shown(error))
 

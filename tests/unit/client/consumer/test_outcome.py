@@ -9,7 +9,15 @@ import pytest
 
 from ogive.client.consumer.listener_call import call, call_async
 from ogive.client.consumer.outcome import Failure, judge
-from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener, suspend
+from ogive.client.listener import (
+    DEAD_LETTER,
+    LATER,
+    AnyListener,
+    decoded,
+    later,
+    listener,
+    suspend,
+)
 from tests.unit.client.consumer.test_process_queue import message
 
 
@@ -156,6 +164,20 @@ def test_the_traceback_is_logged_for_the_first_try_only(caplog: pytest.LogCaptur
         call(make(bill), [replace(MESSAGES[0], reconsume_times=1)])
         assert "try 2" in caplog.text
         assert "Traceback" not in caplog.text
+
+
+def _read(body: bytes) -> int:
+    return int(body)
+
+
+@pytest.mark.parametrize(("as_", "logged"), [(dict, False), (_read, True)])
+def test_a_body_that_cannot_be_read_needs_no_traceback_but_that_of_the_applications_function(
+    as_: Any, logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert call(decoded(make(lambda _: None, as_=as_)), [MESSAGES[0]]) is not None
+    assert "cannot be read as" in caplog.text
+    assert ("Traceback" in caplog.text) is logged
 
 
 def test_a_batch_listener_gets_a_list() -> None:
