@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_ERROR
-from ogive.cli.lookup_commands import named_queue
+from ogive.cli.message_commands import named_queue
 from ogive.cli.output import (
     confirm,
     end_interrupted_line,

@@ -177,7 +177,7 @@ TAIL: Final = Command(
 
 MESSAGE: Final = Command(
     "message",
-    "lookup_commands:find_message",
+    "message_commands:find_message",
     "show a message by its id, key or offset, or list those of a time",
     "An id is either the unique key from the producer or the broker's offset id. Keys are "
     "looked up in the brokers' index. With "
@@ -212,7 +212,7 @@ MESSAGE: Final = Command(
 
 TRACE: Final = Command(
     "trace",
-    "lookup_commands:show_trace",
+    "message_commands:show_trace",
     "show what happened to a message: who sent it, who consumed it, when and how",
     "Needs producers and consumers with tracing switched on (trace=True).",
     parts=(
@@ -235,7 +235,7 @@ DEAD_LETTER: Final = CommandGroup(
     commands=(
         Command(
             "list",
-            "dead_letter_commands:list_letters",
+            "message_commands:list_letters",
             "list the dead letters of a group, the oldest first",
             parts=(
                 option("group"),
@@ -253,7 +253,7 @@ DEAD_LETTER: Final = CommandGroup(
         ),
         Command(
             "redrive",
-            "dead_letter_commands:redrive",
+            "message_commands:redrive",
             "send dead letters to their group again: those named, or all that the options choose",
             "Only this group gets them, with all retries again. They stay in the list. A letter "
             "that was sent before, and has not failed again since, is left out unless --again is "

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.lookup_commands import keeps_batches_whole
+from ogive.cli.message_commands import keeps_batches_whole
 from ogive.cli.message_options import FORMAT_LETTERS
 from ogive.cli.options import check_count, sql_filter
 from ogive.cli.output import end_interrupted_line, period, print_message, say
