@@ -191,7 +191,7 @@ SDKS: Final = {
 @cache
 def _rust() -> list[str]:
     source = HERE / "rust"
-    sources = [source / name for name in ("Cargo.toml", "Cargo.lock", "src/main.rs")]
+    sources = [source / "Cargo.toml", source / "Cargo.lock", source / "src" / "main.rs"]
 
     def make(folder: Path) -> None:
         manifest = ("--manifest-path", str(source / "Cargo.toml"))
