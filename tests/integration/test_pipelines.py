@@ -24,8 +24,9 @@ from ogive.model import MAX_BODY_BYTES, dlq_topic
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
 from ogive.pipelines.archive import SCHEMA, compact, recover
 from ogive.pipelines.job import TOO_LARGE, TOO_MANY_PROPERTIES, UNREADABLE, last_batch, positions
+from ogive.pipelines.progress import HOUR
 from ogive.pipelines.redrive import NO_TOPIC
-from ogive.pipelines.replay import HOUR, UNSEEN
+from ogive.pipelines.replay import UNSEEN
 from ogive.spark.fsync import sync_plan
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import ogive
 from ogive.model import MessageExt
 from ogive.pipelines.job import last_batch, positions
-from ogive.pipelines.replay import HOUR
+from ogive.pipelines.progress import HOUR
 from ogive.testing import Broker
 from tests.figures import figures
 from tests.peers import our_broker

@@ -110,7 +110,10 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
         (["dead-letter", "redrive", "g", "ID", "--tag", "a"], "leave one of them out"),
         (["dead-letter", "redrive", "g", "--all", "--limit", "0"], "between 1 and 10000"),
         (["dead-letter", "redrive", "g", "--all", "--rate", "0"], "more than 0 messages a second"),
-        (["dead-letter", "redrive", "g", "--where", "a >"], "--where: a property, a value"),
+        (
+            ["dead-letter", "redrive", "g", "--where", "a >"],
+            "--where: expected a property, a value",
+        ),
         (["dead-letter", "redrive", "g", "--tag", "a|b"], "several separated by ||"),
         (["check", "lag", "g", "--max", "-1"], "0 or more"),
         (["group", "reset", "g", "T", "--to", "noon"], "--to noon"),

@@ -20,7 +20,7 @@ from ogive.wire.codes import RequestCode
         (["--format", r"%s\q"], r"--format: there is no '\q'; known: \n, \t"),
         (["--format", r"\xg0"], r"--format: there is no '\x'; known: \n, \t"),
         (["--grep", "("], "--grep (: missing ), unterminated subpattern at position 0; a regular"),
-        (["--sql", "price >"], "--sql: a property, a value"),
+        (["--sql", "price >"], "--sql: expected a property, a value"),
         (["--sql", "price > 1", "--tag", "paid"], "filters by tags or in SQL, not by both"),
         (
             ["--from", "latest", "--since", "2026-11-02"],

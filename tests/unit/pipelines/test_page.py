@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ogive.pipelines.trace_report import page
+from ogive.pipelines.page import page
 
 
 def test_a_page_is_whole_and_escapes_names() -> None:
