@@ -759,8 +759,9 @@ async def test_no_length_and_no_bomb_costs_more_than_itself(
         )
     assert found == expected
     assert unguarded.pid == pid
-    # a body of 160 MiB or 1 GiB never is there; the largest frame is, some times over
-    assert line["more_kib"] < 64 * 1024
+    # A body of 160 MiB or 1 GiB never is there; a frame of 16 MiB is up to three times, and the
+    # allocator keeps room of earlier ones: 49 MiB after a hundred of them, 71 after all kinds.
+    assert line["more_kib"] < 96 * 1024
     assert len(BOMBS) >= 120
 
 
