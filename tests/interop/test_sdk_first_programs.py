@@ -35,6 +35,7 @@ def test_it_sends_and_receives(name: str, server: Server, topic: str, tmp_path: 
     server.topic(topic)
     text = code[1].replace("127.0.0.1:8081", server.endpoints)
     text = text.replace("Greetings", topic).replace("readers", f"{topic}readers")
+    assert sdk.runs is not None
     (tmp_path / sdk.first).write_text(text, "utf-8")
     # the SDKs write their logs into the home folder, where Go has its cache of modules
     home = tmp_path / "home"

@@ -43,16 +43,16 @@ class Sdk:
     """One SDK.
 
     *programs*: what must be installed to fetch and run it, and where it is from. *command* starts
-    the program that carries out commands. *runs* gets a folder with the file *first* and returns
-    what runs it there.
+    the program that carries out commands. *runs* gets a folder with the file *first*, the first
+    program of docs/grpc.md, and returns what runs it there; both are empty without such a program.
     """
 
     name: str
     title: str
     programs: Mapping[str, str]
     command: Callable[[], list[str]]
-    first: str
-    runs: Callable[[Path], list[str]]
+    first: str = ""
+    runs: Callable[[Path], list[str]] | None = None
 
 
 def run(*command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
@@ -204,14 +204,8 @@ def _rust() -> list[str]:
     return [str(made("rust", sources, make) / "talk")]
 
 
-def _no_program(_: Path) -> list[str]:
-    raise NotImplementedError("docs/grpc.md has no first program for Rust")
-
-
 # not among SDKS: it takes minutes to build, and has no push consumer
-RUST: Final = Sdk(
-    "rust", "Rust 5.0.0", {"cargo": "1.85 or newer is needed"}, _rust, "main.rs", _no_program
-)
+RUST: Final = Sdk("rust", "Rust 5.0.0", {"cargo": "1.85 or newer is needed"}, _rust)
 
 # other programs that call the endpoint: HTTP/2 of nghttp2 and of Go
 TOOLS: Final = {
