@@ -259,13 +259,15 @@ class Talk:
         command = sdk.command()
         if sdk.name == "java":
             command = [command[0], f"-Duser.home={self._home.name}", *command[1:]]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
+        # in a file, where it cannot come into the middle of an answer
+        with Path(self._home.name, "stderr.log").open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+            )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
