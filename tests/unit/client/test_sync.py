@@ -885,7 +885,8 @@ def test_a_second_control_c_ends_a_program_whose_message_still_has_time(
         broker.address,
     )
     assert result.stdout == "interrupted\n"
-    assert result.stderr.count("KeyboardInterrupt") == 2
+    # Python 3.13 also shows the lines of the program itself
+    assert result.stderr.splitlines().count("KeyboardInterrupt") == 2
 
 
 def test_what_is_posted_runs_whatever_became_of_that_before_it(
