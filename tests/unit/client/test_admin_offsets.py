@@ -24,6 +24,7 @@ from ogive.errors import (
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire.codes import RequestCode, SysFlag
+from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.pull import OffsetResponse
 from ogive.wire.message import (
     decode_properties,
@@ -330,6 +331,23 @@ async def test_messages_of_a_time_are_read_until_it_is_over(
     # the second shows that the time is over
     assert len(brokers[0].of(RequestCode.PULL_MESSAGE)) == 2
     assert [m.queue_offset for m in await admin.messages("Orders", limit=5)] == list(range(5))
+
+
+async def test_no_message_of_the_first_millisecond_is_passed_over(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    """Apache's 4.9 answers a time that several messages have with the offset of any of them."""
+    early, *others = [brokers[0].put("Orders", b"%d" % i) for i in range(4)]
+    at_ms = early.store_timestamp_ms + 10
+    same = [replace(message, store_timestamp_ms=at_ms) for message in others]
+    brokers[0].stored["Orders", 0][:] = [early, *same]
+
+    def search(request: RemotingCommand) -> RemotingCommand:
+        return ok(OffsetResponse(offset=2 if int(request.ext_fields["timestamp"]) == at_ms else 1))
+
+    brokers[0].on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+    found = await admin.messages("Orders", start=datetime.fromtimestamp(at_ms / 1000, UTC))
+    assert [message.body for message in found] == [b"1", b"2", b"3"]
 
 
 async def test_a_trace_is_put_together_from_all_brokers(
