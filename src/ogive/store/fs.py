@@ -424,9 +424,11 @@ class Unreadable:
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[Path, tuple[int, ...]] = {}  # in order
+        # of each file, in order
+        self._blocks: dict[Path, tuple[int, ...]] = {}
         self._count = 0
-        self._changing = threading.Lock()  # protects both
+        # protects both
+        self._changing = threading.Lock()
 
     def read(self, fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
         """Read as pread() does, with zeros for unreadable blocks.

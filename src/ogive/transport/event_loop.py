@@ -438,7 +438,8 @@ class Expectation:
         self._taken_away = taken_away
         self._give_way = give_way
         self._since = self._filled_at = clock()
-        self._until = 0.0  # while looking
+        # while looking
+        self._until = 0.0
         # events in a row that arrived quickly
         self._soon = 0
         self._needed = SOON

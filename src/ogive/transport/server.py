@@ -533,7 +533,8 @@ def waiting_in_system(transport: asyncio.Transport | None) -> int:
         return 0
     try:
         return int.from_bytes(ioctl(connected.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
-    except (OSError, ValueError):  # closed meanwhile
+    except (OSError, ValueError):
+        # closed meanwhile
         return 0
 
 
