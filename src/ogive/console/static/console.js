@@ -19,7 +19,8 @@
     try {
       const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(15000) });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html"), next = page.getElementById("main");
-      if (!next) throw new Error("no page of the console");  // such as a proxy's, or a log-in
+      // such as a proxy's page, or a log-in
+      if (!next) throw new Error("no page of the console");
       if (!live) return;
       const scrolled = [...main.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
       const focused = [...main.querySelectorAll("a, button, [tabindex]")].indexOf(document.activeElement);
