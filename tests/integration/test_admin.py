@@ -325,6 +325,30 @@ async def test_a_backlog_is_skipped_though_its_member_has_read_all_of_it(
     assert b"19" not in seen
 
 
+async def test_all_messages_of_a_millisecond_follow_the_offset_of_its_time(
+    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str
+) -> None:
+    """A broker before 5.1.1 answers with any of them."""
+    queue = (await producer.client.routes.publish_queues(topic))[0]
+    for size in (1, 30, 60, 1):
+        await producer.send_batch(topic, [b"%d" % i for i in range(size)], queue=queue)
+    stored = (await read_all(producer.client, topic, 92))[queue]
+    times = [message.stored_at for message in stored]
+    firsts = {at: times.index(at) for at in times}
+    assert len(firsts) < len(times)
+    millisecond = timedelta(milliseconds=1)
+    for at, first in firsts.items():
+        assert (await admin.offsets_at(topic, at))[queue] == first
+        last = first + times.count(at)
+        assert (await admin.offsets_at(topic, at + millisecond))[queue] == last
+        plan = await admin.reset_offsets(group, topic, at, dry_run=True)
+        assert {row.queue: row.after for row in plan}[queue] == first
+    at = times[1]
+    async with aio.PullConsumer(topic, group=group, name_server=broker.name_server) as consumer:
+        assert await consumer.offset_at(queue, at) == firsts[at]
+    assert (await admin.offsets_at(topic, times[-1] + timedelta(days=1)))[queue] == len(times)
+
+
 # --- messages -------------------------------------------------------------------------------------
 
 

@@ -203,14 +203,16 @@ class Cluster:
         """
         return self._portal.call(self._selected(selection, patience, frozenset(read), any_missing))
 
-    def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    def search(
+        self, times_ms: Mapping[MessageQueue, int], group: str = TOOLS_GROUP
+    ) -> dict[MessageQueue, int]:
         """Return for each queue the first offset stored at that time or later, or its end if there
         is none.
         """
 
         async def ask(queue: MessageQueue, address: str) -> int:
             return await rpc.search_offset(
-                self.pool, address, queue, times_ms[queue], timeout_s=CALL_TIMEOUT_S
+                self.pool, address, queue, times_ms[queue], group=group, timeout_s=CALL_TIMEOUT_S
             )
 
         return self._portal.call(self._each(times_ms, ask))

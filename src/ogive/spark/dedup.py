@@ -170,7 +170,7 @@ class BatchLog:
         absent = {queue: end for queue, end in now.items() if queue not in noted}
         if absent and repeated:
             since_ms = 0 if batch_id else time.time_ns() // 1_000_000 - FIRST_BATCH_MS
-            absent = self._cluster.search(dict.fromkeys(absent, since_ms))
+            absent = self._cluster.search(dict.fromkeys(absent, since_ms), self.group)
         if absent:
             self._cluster.commit(self.group, absent)
         return {**absent, **noted}

@@ -137,7 +137,8 @@ class _Reading:
             else "Offsets"
         )
         times = times_wanted(name, bound, spans)
-        found = self._cluster.search(times) if times else {}
+        group = self._options.consumer_group or TOOLS_GROUP
+        found = self._cluster.search(times, group) if times else {}
         if side == "starting" and self._options.starting_strategy == "error":
             for queue in sorted(found):
                 if found[queue] >= spans[queue].max_offset:

@@ -438,6 +438,7 @@ class FakeBroker:
                 request.opaque,
                 Flag.RESPONSE,
                 answer.remark,
+                version=answer.version,
             )
             connection.reply(command)
 

@@ -23,7 +23,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
-from ogive.wire.codes import RequestCode, SysFlag
+from ogive.wire.codes import RequestCode, SysFlag, version_number
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.pull import OffsetResponse
 from ogive.wire.message import (
@@ -108,7 +108,9 @@ async def test_members_at_an_older_broker_can_be_told_a_time_only(
     for to in targets:
         await admin.reset_offsets("billing", "Orders", to)
     asked = [request.ext_fields for request in first.of(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)]
-    assert [row["timestamp"] for row in asked] == ["0", "-1", str(int(AT.timestamp() * 1000))]
+    # 4.9 would begin at any message of exactly the time
+    before = str(int(AT.timestamp() * 1000) - 1)
+    assert [row["timestamp"] for row in asked] == ["0", "-1", before]
     assert {row["queueId"] for row in asked} == {"-1"}
     assert len(second.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
 
@@ -343,7 +345,8 @@ async def test_no_message_of_the_first_millisecond_is_passed_over(
     brokers[0].stored["Orders", 0][:] = [early, *same]
 
     def search(request: RemotingCommand) -> RemotingCommand:
-        return ok(OffsetResponse(offset=2 if int(request.ext_fields["timestamp"]) == at_ms else 1))
+        offset = 2 if int(request.ext_fields["timestamp"]) == at_ms else 1
+        return replace(ok(OffsetResponse(offset=offset)), version=version_number("4.9.7"))
 
     brokers[0].on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
     found = await admin.messages("Orders", start=datetime.fromtimestamp(at_ms / 1000, UTC))

@@ -1,6 +1,7 @@
 """One RPC each: what is asked, and what an answer becomes."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -34,7 +35,7 @@ from ogive.wire.bodies.stats import (
     kv_table_dumps,
     topic_stats_dumps,
 )
-from ogive.wire.codes import PullSysFlag, RequestCode
+from ogive.wire.codes import PullSysFlag, RequestCode, version_number
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.pull import OffsetResponse, PullMessageRequest, TimestampResponse
 from ogive.wire.headers.send import SendMessageRequestV2
@@ -221,16 +222,53 @@ async def test_offsets_are_stored_and_the_answer_is_awaited(
     ] == ["false", None]
 
 
+@pytest.mark.parametrize(
+    ("at_ms", "first"),
+    [(0, 0), (999, 0), (1000, 0), (1001, 40), (1002, 80), (1003, 80), (1099, 80), (1101, 81)],
+)
+@pytest.mark.parametrize("match", [0, 0.5, 1])
+async def test_the_first_message_of_a_time_is_found_on_apaches_4_9(
+    broker: FakeBroker, pool: ConnectionPool, at_ms: int, first: int, match: float
+) -> None:
+    """Its search ends at any message of exactly that time, or at the nearest one on either side."""
+    times = [1000] * 40 + [1001] * 40 + [1100]
+    for i in range(len(times)):
+        broker.put("Orders", b"%d" % i, queue_id=1)
+    stored = broker.stored["Orders", 1]
+    stored[:] = [
+        replace(message, store_timestamp_ms=at) for message, at in zip(stored, times, strict=True)
+    ]
+
+    def search(request: RemotingCommand) -> RemotingCommand:
+        wanted = int(request.ext_fields["timestamp"])
+        same = [i for i, at in enumerate(times) if at == wanted]
+        near = min(range(len(times)), key=lambda i: abs(times[i] - wanted))
+        offset = same[int(match * (len(same) - 1))] if same else near
+        return replace(ok(OffsetResponse(offset=offset)), version=version_number("4.9.7"))
+
+    broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, search)
+    assert await rpc.search_offset(pool, broker.address, QUEUE, at_ms, group="billing") == first
+    assert {r.ext_fields["consumerGroup"] for r in broker.of(RequestCode.PULL_MESSAGE)} == {
+        "billing"
+    }
+
+
+async def test_a_search_on_apaches_4_9_ends_in_an_empty_queue(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
+    old = replace(ok(OffsetResponse(offset=0)), version=version_number("4.9.7"))
+    broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, old)
+    assert await rpc.search_offset(pool, broker.address, QUEUE, 17) == 0
+
+
 async def test_positions_in_a_queue_are_asked_for(broker: FakeBroker, pool: ConnectionPool) -> None:
     broker.put("Orders", b"1", queue_id=1)
     broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(OffsetResponse(offset=8)))
     assert await rpc.max_offset(pool, broker.address, QUEUE) == 1
     assert await rpc.min_offset(pool, broker.address, QUEUE) == 0
     assert await rpc.search_offset(pool, broker.address, QUEUE, 17) == 8
-    assert await rpc.search_offset(pool, broker.address, QUEUE, 17, upper=True) == 8
-    assert [
-        r.ext_fields["boundaryType"] for r in broker.of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-    ] == ["LOWER", "UPPER"]
+    (search,) = broker.of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+    assert search.ext_fields["boundaryType"] == "LOWER"
     broker.script(
         RequestCode.GET_EARLIEST_MSG_STORETIME,
         ok(TimestampResponse(timestamp=-1)),

@@ -47,7 +47,7 @@ class OneTopic:
         self.of_group |= offsets
         self.done.append("offsets")
 
-    def search(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    def search(self, times: Mapping[MessageQueue, int], _group: str) -> dict[MessageQueue, int]:
         return {queue: 0 if time_ms == 0 else 1 for queue, time_ms in times.items()}
 
     def marks(self, _: str, topic: str) -> dict[str, int]:

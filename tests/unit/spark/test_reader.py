@@ -67,7 +67,7 @@ class FixedCluster:
         stored.set_result(None)
         return stored
 
-    def search(self, times: Mapping[MessageQueue, int]) -> Positions:
+    def search(self, times: Mapping[MessageQueue, int], _group: str) -> Positions:
         return {
             queue: sum(stored < time for stored in self.stored_at[queue])
             for queue, time in times.items()

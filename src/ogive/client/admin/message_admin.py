@@ -453,10 +453,8 @@ class MessageCalls(AdminBase):
 
         async def read(queue: MessageQueue) -> list[MessageExt]:
             address = master_of(queue, masters)
-            # Apache's 4.9 answers with any of the messages of exactly that time
-            before_ms = max(0, begin_ms - 1)
             offset = await rpc.search_offset(
-                self.client.pool, address, queue, before_ms, timeout_s=self._timeout_s
+                self.client.pool, address, queue, begin_ms, timeout_s=self._timeout_s
             )
             messages: list[MessageExt] = []
             while len(messages) < limit:

@@ -314,7 +314,7 @@ class GroupClient:
         return await self._master(
             queue,
             lambda a: rpc.search_offset(
-                self._pool, a, queue, timestamp_ms, timeout_s=self._timeout_s
+                self._pool, a, queue, timestamp_ms, group=self.group, timeout_s=self._timeout_s
             ),
         )
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, check, pages, request
+from ogive.client.rpc.messages import first_stored_since
 from ogive.errors import ProtocolError, QueryNotFound, RequestTimeout
-from ogive.model import MessageQueue
+from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.clients import (
     ConnectionInfo,
@@ -30,7 +31,8 @@ from ogive.wire.bodies.stats import (
     group_status_loads,
     offset_table_loads,
 )
-from ogive.wire.codes import BEYOND_THE_END
+from ogive.wire.codes import BEYOND_THE_END, version_number
+from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.admin import (
     CreateGroupRequest,
     DeleteGroupRequest,
@@ -232,6 +234,7 @@ async def member_progress(
 
 
 LOCK_TIMEOUT_S: Final = 1.0
+_FIRST_EXACT_SEARCH: Final = version_number("5.1.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,17 +442,32 @@ async def search_offset(
     queue: MessageQueue,
     timestamp_ms: int,
     *,
-    upper: bool = False,
+    group: str = TOOLS_GROUP,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> int:
-    """Return the offset of the first message stored at or after *timestamp_ms*; with *upper* of the
-    last one stored at or before it.
+    """Return the offset of the first message stored at or after *timestamp_ms*; the queue's end if
+    there is none.
+
+    Apache's brokers before 5.1.1 answer with any message of exactly that time, or with the nearest
+    one, before or after it. There the first one is looked for, in the name of *group*.
     """
-    boundary = "UPPER" if upper else "LOWER"
-    header = SearchOffsetRequest(
-        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary
+    reply = await _search(pool, address, queue, timestamp_ms, timeout_s)
+    if reply.version >= _FIRST_EXACT_SEARCH:
+        return _offset(reply)
+    # never behind the first message, because none has a time between the two
+    before = await _search(pool, address, queue, max(0, timestamp_ms - 1), timeout_s)
+    return await first_stored_since(
+        pool, address, queue, _offset(before), timestamp_ms, group=group, timeout_s=timeout_s
     )
-    return await _ask_offset(pool, address, header, timeout_s)
+
+
+async def _search(
+    pool: ConnectionPool, address: str, queue: MessageQueue, timestamp_ms: int, timeout_s: float
+) -> RemotingCommand:
+    header = SearchOffsetRequest(
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type="LOWER"
+    )
+    return await ask(pool, address, header, timeout_s)
 
 
 async def earliest_store_time(
@@ -500,6 +518,8 @@ async def reset_offset_by_time(
 
 
 async def _ask_offset(pool: ConnectionPool, address: str, header: Header, timeout_s: float) -> int:
-    return decode_header(
-        OffsetResponse, (await ask(pool, address, header, timeout_s)).ext_fields
-    ).offset
+    return _offset(await ask(pool, address, header, timeout_s))
+
+
+def _offset(reply: RemotingCommand) -> int:
+    return decode_header(OffsetResponse, reply.ext_fields).offset

@@ -40,6 +40,7 @@ from ogive.wire.message import (
     decode_message,
     decode_messages,
     decode_some,
+    decode_stored,
     measure,
 )
 from ogive.wire.sends import read_answer
@@ -49,6 +50,8 @@ MAX_FOUND: Final = 32
 # how long a broker holds a pull that finds nothing (BROKER_SUSPEND_MAX_TIME_MILLIS)
 PULL_SUSPEND_S: Final = 15.0
 PULL_TIMEOUT_S: Final = 30.0  # CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND
+# records of a pull that looks for a time; brokers give 32 at most
+_LOOKED_AT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +210,47 @@ async def read_messages(
     """Return up to *count* messages from *offset* on, without progress of any group, and without
     waiting.
     """
-    header = PullMessageRequest(
-        consumer_group=TOOLS_GROUP,
+    return await pull_message(
+        pool,
+        address,
+        _reading(TOOLS_GROUP, queue, offset, count),
+        broker_name=queue.broker_name,
+        timeout_s=timeout_s,
+    )
+
+
+async def first_stored_since(
+    pool: ConnectionPool,
+    address: str,
+    queue: MessageQueue,
+    offset: int,
+    timestamp_ms: int,
+    *,
+    group: str,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> int:
+    """Return the offset of the first message from *offset* on that was stored at *timestamp_ms* or
+    later; the queue's end if there is none.
+
+    Bodies are not looked at, so that a damaged one is no obstacle.
+    """
+    while True:
+        header = _reading(group, queue, offset, _LOOKED_AT)
+        raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
+        at, end = 0, len(raw.body) if raw.status is PullStatus.FOUND else 0
+        while at < end:
+            record = decode_stored(raw.body, at)
+            if record.store_timestamp_ms >= timestamp_ms:
+                return record.queue_offset
+            at += record.size
+        if raw.next_offset <= offset or raw.next_offset >= raw.max_offset:
+            return raw.next_offset
+        offset = raw.next_offset
+
+
+def _reading(group: str, queue: MessageQueue, offset: int, count: int) -> PullMessageRequest:
+    return PullMessageRequest(
+        consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
@@ -216,9 +258,6 @@ async def read_messages(
         sys_flag=PullSysFlag.SUBSCRIPTION,
         commit_offset=0,
         subscription="*",
-    )
-    return await pull_message(
-        pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s
     )
 
 
