@@ -71,8 +71,10 @@ _OWNER: Final = "ogive-archive."
 _BATCH: Final = "ogive-batch"
 """Entry of a snapshot's summary."""
 _ATTEMPTS: Final = 5
-_RECENT: Final = 100
-"""Commits, also those of others, in which a batch of another driver is looked for."""
+_NEWEST: Final = (4, 100)
+"""Commits, also those of others, in which a batch of another driver is looked for: the second
+number if the first does not reach back to the batch before.
+"""
 _OTHERS_WROTE: Final = re.compile(
     r"\b(?:Concurrent\w+|MetadataChanged|ProtocolChanged|CommitFailed)Exception\b"
 )
@@ -360,7 +362,13 @@ class ArchiveTable:
         """Raise OgiveError if the table has other rows as the batch of this number, or a later one:
         then another driver runs with a copy of the checkpoint.
         """
-        for one in self._batches(spark, batch.stream, _RECENT):
+        found: list[TableBatch] = []
+        # each commit that is looked at is a request to the file system
+        for newest in _NEWEST:
+            found = self._batches(spark, batch.stream, newest)
+            if any(one.number < batch.number for one in found):
+                break
+        for one in found:
             if one.number >= batch.number and one != batch:
                 raise OgiveError(
                     f"another driver has written batch {one.number} of this archive, with other "

@@ -204,3 +204,52 @@ def test_of_two_drivers_with_copies_of_a_checkpoint_the_second_fails(
     with pytest.raises(OgiveError, match=written):
         write(table, Rows([]), checkpoint, monkeypatch, 1, 2)
     assert [batch.number for batch in table.appended] == [1, 2]
+
+
+class SharedTable(MemoryTable):
+    """A table in which so many commits of others follow each of ours, and which notes how many
+    commits it is asked for.
+    """
+
+    def __init__(self, others: int) -> None:
+        super().__init__()
+        self._others = others
+        self.asked: list[int | None] = []
+
+    def commits(self, _: Any, newest: int | None = None) -> list[str]:
+        self.asked.append(newest)
+        all_ = [text for batch in self.appended for text in (str(batch), *[""] * self._others)]
+        return all_[-(newest or 0) :]
+
+
+@pytest.mark.parametrize(
+    ("others", "asked"), [(0, [4, 4]), (2, [4, 4, 100]), (30, [4, 100, 4, 100])]
+)
+def test_a_batch_reads_no_more_commits_than_it_needs(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, others: int, asked: list[int]
+) -> None:
+    """Back to the batch before: each commit may be a request to an object store."""
+    table = SharedTable(others)
+    for number in (2, 3):
+        shutil.copy(checkpoint / "offsets" / "1", checkpoint / "offsets" / str(number))
+    write(table, Rows([]), checkpoint, monkeypatch, 1, 2, 3)
+    assert table.asked[-len(asked) :] == asked
+    assert [batch.number for batch in table.appended] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("others", [0, 2, 30])
+def test_a_batch_of_another_driver_is_found_behind_commits_of_others(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    table = SharedTable(others)
+    append = table.append
+
+    def both(rows: Any, batch: TableBatch) -> None:
+        append(rows, batch)
+        if batch.number == 2:
+            append(rows, TableBatch(batch.stream, 2, "0" * 16))
+
+    monkeypatch.setattr(table, "append", both)
+    shutil.copy(checkpoint / "offsets" / "1", checkpoint / "offsets" / "2")
+    with pytest.raises(OgiveError, match="another driver has written batch 2"):
+        write(table, Rows([]), checkpoint, monkeypatch, 1, 2)
