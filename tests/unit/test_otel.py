@@ -11,9 +11,11 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
 import ogive
 import ogive.otel
+from ogive import Message
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.testing.fake_broker import FakeBroker, error
 from ogive.wire.codes import RequestCode
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties
 from tests.telemetry import Telemetry, instrumented
 from tests.unit.client.serving import on_a_thread
 from tests.unit.client.test_producer import properties_of
@@ -95,6 +97,31 @@ def test_telemetry_that_fails_is_logged_and_loses_no_message(
         assert len(producer.send_batch("Orders", [b"2", b"3"])) == 2
     logged = {record.message for record in caplog.records if record.levelno == logging.ERROR}
     assert logged == {"no span for a message for Orders"}
+
+
+@pytest.mark.parametrize("left", [0, 60, 200])
+def test_a_message_without_room_for_its_trace_is_sent_without_it(
+    broker: FakeBroker, telemetry: Telemetry, caplog: pytest.LogCaptureFixture, left: int
+) -> None:
+    """*left*: bytes that the message alone leaves of the limit."""
+    text = "x" * (MAX_PROPERTIES_BYTES - len("UNIQ_KEY\x01\x02" + "k\x01\x02") - 32 - left)
+    with ogive.Producer(broker.address) as producer:
+        for _ in range(2):
+            producer.send("Orders", b"1", properties={"k": text})
+        producer.send_batch("Orders", [Message("Orders", b"2", properties={"k": text})])
+        producer.submit("Orders", b"3", properties={"k": text}).result()
+        producer.send("Orders", b"4")
+    kept = [
+        decode_properties(message.properties)
+        for message in sorted(
+            (m for rows in broker.stored.values() for m in rows), key=lambda m: m.commitlog_offset
+        )
+    ]
+    assert [len(properties.get("k", "")) for properties in kept] == [len(text)] * 4 + [0]
+    assert ["traceparent" in properties for properties in kept] == [False] * 4 + [True]
+    logged = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert ["without the context of its trace" in line for line in logged] == [True]
+    assert len(telemetry.named("send Orders")) == 5
 
 
 WITHOUT = """
