@@ -24,8 +24,8 @@ from tests.processes import free_port, is_free, tail, wait_until
 CONNECT: Final = Path(__file__).parents[1] / ".cache" / "connect"
 PATIENCE_S: Final = 120.0
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
-# five JVMs on two cores: their starts are most of a test
-_QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# of Java in a test that is mostly the start of Spark
+QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def environment() -> dict[str, str]:
@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": _QUICK_START,
+        "JDK_JAVA_OPTIONS": QUICK_START,
     }
 
 

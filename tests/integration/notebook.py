@@ -61,7 +61,8 @@ STOP = """
 query.stop()
 spark.stop()
 """
-TIMEOUT_S = 240
+# of a cell; about 30 s of CPU, most of it in the first two, which a busy machine stretches
+TIMEOUT_S = 540
 
 
 def main(server: str, topic: str) -> None:

@@ -4,9 +4,12 @@ Connect. Nobody registers the data source, on either side.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,11 +22,13 @@ from ogive.native import native
 from ogive.spark import source
 from ogive.spark.schema import MESSAGE_COLUMNS, only
 from tests.peers import RunningBroker
+from tests.processes import tail
 from tests.spark_clusters import CONNECT, connect_server, environment, run_job, standalone
 from tests.topics import Wire, bodies
 
 pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.nightly, pytest.mark.timeout(600)]
 
+ROOT = Path(__file__).parents[2]
 MESSAGES = 2000
 
 Environment = dict[str, str]
@@ -113,68 +118,95 @@ def test_spark_connect_reads_and_writes(broker: RunningBroker, topic: str, tmp_p
     assert sum(run(connect, Wire(broker), topic, tmp_path).values()) == MESSAGES
 
 
+class Shipping:
+    """Jobs of spark-submit on a cluster whose executors have pyarrow and not ogive: they get its
+    wheel as an archive, as docs/spark.md says.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.log = directory / "driver.log"
+        build = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            str(directory),
+            str(ROOT),
+        ]
+        subprocess.run(build, check=True, timeout=200)
+        next(directory.glob("ogive-*.whl")).rename(directory / "ogive_site.zip")
+        # Python reads no .pth file of this folder, so that the editable install of the driver is
+        # not found.
+        self._bare = directory / "python"
+        packages, interpreter = sysconfig.get_path("purelib"), Path(sys.executable).resolve()
+        self._bare.write_text(
+            f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {interpreter} "$@"\n', "utf-8"
+        )
+        self._bare.chmod(0o755)
+
+    def start(self, master: str, script: str, *words: str) -> "subprocess.Popen[bytes]":
+        """Start a driver that leads a process group of its own."""
+        env = environment() | {
+            "PYSPARK_PYTHON": str(self._bare),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        settings = {
+            "spark.executor.memory": "700m",
+            "spark.executorEnv.PYTHONPATH": "ogive_site",
+        }
+        command = [
+            f"{env['SPARK_HOME']}/bin/spark-submit",
+            "--master",
+            master,
+            "--archives",
+            "ogive_site.zip#ogive_site",
+            *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
+            str(ROOT / "tests" / "integration" / script),
+            *words,
+        ]
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self._directory,
+                env=env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def run(self, master: str, script: str, *words: str) -> None:
+        """Run a driver to its end. Raises AssertionError with the end of what it said."""
+        driver = self.start(master, script, *words)
+        try:
+            assert driver.wait(240) == 0, tail(self.log)
+        finally:
+            end(driver)
+
+
+def end(driver: "subprocess.Popen[bytes]") -> None:
+    """kill -9 of *driver* and of what it started."""
+    if driver.poll() is None:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
 def test_executors_without_ogive_take_it_from_an_archive(
     wire: Wire, topic: str, tmp_path: Path
 ) -> None:
-    """The recipe of docs/spark.md, with the compiled part where the driver has it."""
-    root = Path(__file__).parents[2]
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tmp_path),
-        str(root),
-    ]
-    subprocess.run(build, check=True, timeout=200)
-    next(tmp_path.glob("ogive-*.whl")).rename(tmp_path / "ogive_site.zip")
-    # Python reads no .pth file of this folder, so that the editable install of the driver is not
-    # found.
-    bare = tmp_path / "python"
-    packages, interpreter = sysconfig.get_path("purelib"), Path(sys.executable).resolve()
-    bare.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {interpreter} "$@"\n', "utf-8"
-    )
-    bare.chmod(0o755)
+    """With the compiled part where the driver has it."""
     wire.create(topic, 2)
     wire.create(f"{topic}_copy", 2)
     wire.send(topic, 0, bodies(MESSAGES))
     result = tmp_path / "result.json"
-    job = [
-        str(root / "tests" / "integration" / "shipped_job.py"),
-        wire.name_server,
-        topic,
-        str(result),
-    ]
-    shipped = [
-        "--archives",
-        "ogive_site.zip#ogive_site",
-        "--conf",
-        "spark.executorEnv.PYTHONPATH=ogive_site",
-    ]
+    shipping = Shipping(tmp_path)
     with standalone(tmp_path / "cluster") as running:
-        env = environment() | {"PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": sys.executable}
-        submit = [
-            f"{env['SPARK_HOME']}/bin/spark-submit",
-            "--master",
-            running.master,
-            "--conf",
-            "spark.executor.memory=700m",
-        ]
-        done = subprocess.run(
-            [*submit, *shipped, *job],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-2000:]
+        words = (wire.name_server, topic, str(result))
+        shipping.run(running.master, "shipped_job.py", *words)
     found = json.loads(result.read_text())
     assert found["rows"] == MESSAGES
     assert all(
@@ -182,3 +214,53 @@ def test_executors_without_ogive_take_it_from_an_archive(
         for home, compiled in found["homes"]
     )
     assert copied(wire, f"{topic}_copy") == sorted(bodies(MESSAGES))
+
+
+def test_a_killed_driver_that_ships_ogive_goes_on_and_doubles_nothing(
+    wire: Wire, topic: str, tmp_path: Path
+) -> None:
+    """With new executors, which unpack the archive again; those of the killed driver end."""
+    wire.create(topic, 2)
+    wire.create(f"{topic}_copy", 2)
+    for queue_id in (0, 1):
+        wire.send(topic, queue_id, bodies(MESSAGES // 2, queue_id * MESSAGES))
+    commits = tmp_path / "checkpoint" / "commits"
+    shipping = Shipping(tmp_path)
+    with standalone(tmp_path / "cluster") as running:
+        words = ("shipped_stream.py", wire.name_server, topic, str(commits.parent))
+        driver = shipping.start(running.master, *words)
+        try:
+            deadline = time.monotonic() + 240
+            while len(list(commits.glob("[0-9]*"))) < 3:
+                assert driver.poll() is None, tail(shipping.log)
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            first = running.executors()
+        finally:
+            end(driver)
+        assert len(list(commits.glob("[0-9]*"))) < MESSAGES // 100
+        shipping.run(running.master, *words)
+        assert len(first) == 2
+        assert not any(one.is_running() for one in first)
+    assert copied(wire, f"{topic}_copy") == sorted(
+        bodies(MESSAGES // 2) + bodies(MESSAGES // 2, MESSAGES)
+    )
+
+
+def test_a_stream_gives_its_executors_back_and_asks_for_them_again(
+    wire: Wire, topic: str, tmp_path: Path
+) -> None:
+    """With dynamic allocation, without a shuffle service."""
+    wire.create(topic, 2)
+    wire.create(f"{topic}_copy", 2)
+    sent = bodies(12_000)
+    for queue_id in (0, 1):
+        wire.send(topic, queue_id, sent[queue_id::2])
+    with standalone(tmp_path / "cluster") as running:
+        job = ["-m", "tests.integration.elastic_job", running.master, wire.name_server, topic]
+        run_job([*job, str(tmp_path)], tmp_path, {})
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert found["executors"][1:] == [2, 0, found["executors"][3], 0]
+    # maxExecutors, although none runs when the batch is planned
+    assert found["tasks"] == 2
+    assert copied(wire, f"{topic}_copy") == sorted([*sent, b"later"])

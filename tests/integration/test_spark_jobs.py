@@ -17,6 +17,7 @@ pytest.importorskip("pyspark")
 import ogive
 from ogive.spark.compat import ADMISSION_CONTROL
 from tests.peers import RunningBroker
+from tests.spark_clusters import QUICK_START
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = Path(__file__).with_name("notebook.py")
@@ -48,6 +49,7 @@ def run_job(folder: Path, *words: str) -> str:
         "IPYTHONDIR": str(folder),
         "JUPYTER_RUNTIME_DIR": str(folder),
         "PYTHONPATH": str(ROOT),
+        "JDK_JAVA_OPTIONS": QUICK_START,
     }
     environment.pop("PYSPARK_PYTHON", None)
     done = subprocess.run(

@@ -25,6 +25,7 @@ from typing import Final, Literal
 from ogive import __version__, aio
 from ogive.broker.maintenance import disk_used
 from ogive.cli import up_checks
+from ogive.cli.broker_clock import skew_s
 from ogive.cli.connect import advice_for, client_config, is_there, place, source
 from ogive.cli.exits import EXIT_FINDINGS
 from ogive.cli.options import check_port
@@ -53,7 +54,6 @@ MIN_FREE_BYTES: Final = 2 * 1024**3
 """Size of two files of the commit log."""
 OLDEST: Final = (4, 9)
 """The oldest release of Apache's brokers that ogive is tested with."""
-_RUNTIME: Final = re.compile(r"(\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds")
 
 Level = Literal["ok", "warning", "error"]
 
@@ -348,7 +348,7 @@ def _of_broker(broker: BrokerStatus, before: float, after: float) -> list[Findin
         )
     if broker.disk_used is not None:
         found.append(_of_disk(name, broker.disk_used, f"its disk is {broker.disk_used:.0%} used"))
-    skew = _skew_s(broker, before, after)
+    skew = skew_s(broker, before, after)
     if skew is not None and abs(skew) > MAX_SKEW_S:
         where = "ahead of" if skew > 0 else "behind"
         found.append(
@@ -360,22 +360,6 @@ def _of_broker(broker: BrokerStatus, before: float, after: float) -> list[Findin
             )
         )
     return found
-
-
-def _skew_s(broker: BrokerStatus, before: float, after: float) -> float | None:
-    """Return how many seconds at least the broker's clock is ahead of ours (negative: behind); None
-    if the broker does not report its time.
-
-    It answered between *before* and *after*, with the time of its start and the whole seconds since
-    then.
-    """
-    started = broker.figures.get("bootTimestamp", "")
-    runtime = _RUNTIME.search(broker.figures.get("runtime", ""))
-    if not started.isdecimal() or runtime is None:
-        return None
-    days, hours, minutes, seconds = map(int, runtime.groups())
-    now = int(started) / 1000 + ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    return max(now - after, 0.0) + min(now + 1 - before, 0.0)
 
 
 async def _name(address: str, config: ClientConfig) -> Sequence[Finding]:

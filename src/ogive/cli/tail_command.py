@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ogive import aio
+from ogive.cli.broker_clock import behind
 from ogive.cli.connect import client_config
 from ogive.cli.message_commands import keeps_batches_whole
 from ogive.cli.message_options import FORMAT_LETTERS
@@ -29,8 +30,8 @@ STALLED_S: Final = 15.0
 long.
 """
 MAX_SKEW: Final = timedelta(seconds=5)
-"""Time by which a broker's clock may be behind without a loss at --until. `ogive doctor` warns if
-it is more.
+"""Time for which --until waits for each broker's clock, beyond what the broker says of it.
+`ogive doctor` warns if a clock is further behind.
 """
 
 _FORMAT: Final = re.compile(r"%(?P<letter>.?)|\\(?P<escape>x[0-9A-Fa-f]{2}|.?)", re.DOTALL)
@@ -77,7 +78,7 @@ async def tail(options: argparse.Namespace) -> int:
             start=start or options.start or begin,
         ) as consumer:
             queues = await _checked_queues(consumer, options)
-            async for message in _messages(consumer, queues, until, follow=options.follow):
+            async for message in _messages(consumer, queues, until, options):
                 if not matches(message):
                     continue
                 show(message)
@@ -132,24 +133,27 @@ async def _messages(
     consumer: aio.PullConsumer,
     queues: Sequence[MessageQueue],
     until: datetime | None,
-    *,
-    follow: bool,
+    options: argparse.Namespace,
 ) -> AsyncIterator[MessageExt]:
-    """Yield messages. Without *follow*, yield those that the queues hold now; with *until*, those
+    """Yield messages. With --no-follow, yield those that the queues hold now; with *until*, those
     that were stored before it.
 
     With an end, raise the error of a broker that answers nothing any more: the consumer, which
     reads ahead, would try again for ever.
     """
     loop = asyncio.get_running_loop()
-    endless = follow and until is None
-    ends = None if follow else {queue: await consumer.end_offset(queue) for queue in queues}
+    endless = options.follow and until is None
+    ends = None if options.follow else {queue: await consumer.end_offset(queue) for queue in queues}
     await consumer.assign(queues)
     reached: dict[MessageQueue, int] = {}
     moved_at = loop.time()
+    slowness: timedelta | None = None
     while True:
         if ends is None and until is not None and datetime.now(UTC) - MAX_SKEW >= until:
-            ends = {queue: await consumer.offset_at(queue, until) for queue in queues}
+            if slowness is None:
+                slowness = await behind(options, {queue.broker_name for queue in queues})
+            if datetime.now(UTC) - MAX_SKEW - slowness >= until:
+                ends = {queue: await consumer.offset_at(queue, until) for queue in queues}
         if ends is not None:
             before, reached = reached, {queue: await consumer.position(queue) for queue in queues}
             missing = [queue for queue in queues if reached[queue] < ends[queue]]

@@ -1,6 +1,7 @@
 """``ogive tail``: what it refuses before it asks anybody, and where it ends."""
 
 import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from ogive.cli import tail_command
 from ogive.cli.main import main
 from ogive.errors import ResponseCode
-from ogive.testing.fake_broker import FakeBroker, error
+from ogive.testing.fake_broker import FakeBroker, error, ok
+from ogive.wire.bodies.stats import kv_table_dumps
 from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
 
 
 @pytest.mark.parametrize(
@@ -73,5 +76,31 @@ async def test_a_clock_that_is_behind_loses_no_message_before_until(
         await broker.received(RequestCode.PULL_MESSAGE, 2)
         broker.put("Orders", b"late")
         monkeypatch.setattr(tail_command, "MAX_SKEW", timedelta())
+        assert await tail == 0
+    assert capsys.readouterr().out == "late"
+
+
+async def test_a_clock_that_says_so_may_be_far_behind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tail_command, "MAX_SKEW", timedelta())
+    behind = threading.Event()
+
+    def figures(_: RemotingCommand) -> RemotingCommand:
+        behind.set()
+        table = {
+            # a minute before --until, for as long as this test takes
+            "bootTimestamp": str(1_704_067_140_000),
+            "runtime": "[ 0 days, 0 hours, 0 minutes, 0 seconds ]",
+        }
+        return ok(body=kv_table_dumps(table))
+
+    async with FakeBroker({"Orders": 1}) as broker:
+        broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, figures)
+        until = ["--until", "2024-01-01T00:00:00Z", "--count", "1", "--format", "%s"]
+        words = ["tail", "Orders", *until, "-n", broker.address]
+        tail = asyncio.create_task(asyncio.to_thread(main, words))
+        await asyncio.to_thread(behind.wait, 30)
+        broker.put("Orders", b"late")
         assert await tail == 0
     assert capsys.readouterr().out == "late"
