@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ogive.client.instance import UniqueKeys
+from ogive.client.ids import UniqueKeys
 from tests.interop import apache
 from tests.zones import local_zone
 

@@ -25,7 +25,8 @@ from ogive.client.consumer.pull_loop import PullService
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.send_back import SendBack
 from ogive.client.consumer.workers import ThreadPool
-from ogive.client.instance import ClientInstance, ClientOwner, make_client_id
+from ogive.client.ids import make_client_id
+from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.producer import Producer
 from ogive.client.route_cache import NameServers
 from ogive.client.rpc.groups import query_consumer_offset

@@ -164,9 +164,9 @@ def test_case_9_the_vectors_of_javas_strategies() -> None:
 CONTAINER = """
 import os
 os.getpid = lambda: 1
-from ogive.client import instance
-instance.local_ip = lambda: "172.17.0.2"
-print(instance.make_client_id())
+from ogive.client import ids
+ids.local_ip = lambda: "172.17.0.2"
+print(ids.make_client_id())
 """
 
 

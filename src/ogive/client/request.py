@@ -22,7 +22,7 @@ import uuid
 from typing import Any, Final
 
 from ogive.client.instance import ClientInstance
-from ogive.client.sending.destinations import find_queues
+from ogive.client.sending.connector import find_queues
 from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ReplyTimeout

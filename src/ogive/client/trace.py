@@ -33,7 +33,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ogive.client.config import ProducerConfig
-from ogive.client.instance import ClientInstance, UniqueKeys
+from ogive.client.ids import UniqueKeys
+from ogive.client.instance import ClientInstance
 from ogive.client.sending.message_builder import MessageBuilder
 from ogive.client.sending.pending import PendingSend
 from ogive.client.sending.publisher import Publisher

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from ogive.client.instance import UniqueKeys, local_ip, make_client_id
+from ogive.client.ids import UniqueKeys, local_ip, make_client_id
 from tests.zones import local_zone
 
 NOON = int(datetime(2026, 11, 21, 12).astimezone().timestamp() * 1000)
@@ -32,7 +32,7 @@ def test_clients_of_one_process_have_different_ids() -> None:
 
 def test_containers_with_one_address_and_one_pid_have_different_ids() -> None:
     with (
-        patch("ogive.client.instance.local_ip", return_value="172.17.0.2"),
+        patch("ogive.client.ids.local_ip", return_value="172.17.0.2"),
         patch("os.getpid", return_value=1),
     ):
         assert make_client_id() != make_client_id()
@@ -44,7 +44,7 @@ def test_a_given_instance_name_makes_the_id_stable() -> None:
 
 def test_keys_have_the_layout_that_other_tools_read() -> None:
     with (
-        patch("ogive.client.instance.local_ip", return_value="10.0.0.7"),
+        patch("ogive.client.ids.local_ip", return_value="10.0.0.7"),
         patch("os.getpid", return_value=0x12345),
     ):
         key = UniqueKeys().next(NOON)

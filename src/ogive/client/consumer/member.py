@@ -43,7 +43,8 @@ from ogive.client.consumer.running_info import (
     stuck,
 )
 from ogive.client.consumer.subscription import Announcer, MemberContext, OnChange, bare_on_change
-from ogive.client.instance import ClientInstance, local_ip
+from ogive.client.ids import local_ip
+from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, consume_from_where
 from ogive.client.metrics import TopicFigures
 from ogive.client.trace import ConsumeTrace, Tracer

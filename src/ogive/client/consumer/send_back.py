@@ -40,7 +40,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.subscription import MemberContext
-from ogive.client.instance import UniqueKeys
+from ogive.client.ids import UniqueKeys
 from ogive.client.listener import AnyListener, Reply
 from ogive.client.sending.message_builder import message_property_text, with_unique_key
 from ogive.errors import BrokerInternalError, MessageIllegal, OgiveError

@@ -27,8 +27,9 @@ from operator import attrgetter
 from typing import Final
 
 from ogive.client.config import ProducerConfig
-from ogive.client.instance import UniqueKeys
-from ogive.client.sending.destinations import Connector, targets_on
+from ogive.client.ids import UniqueKeys
+from ogive.client.sending.connector import Connector
+from ogive.client.sending.destinations import targets_on
 from ogive.client.sending.in_flight import DeadlineWatch
 from ogive.client.sending.inboxes import Inboxes
 from ogive.client.sending.message_builder import with_unique_key

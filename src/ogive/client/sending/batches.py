@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
-from ogive.client.instance import UniqueKeys
+from ogive.client.ids import UniqueKeys
 from ogive.client.sending.handle import ITEM_BYTES, KEY_BYTES, BatchOutcome, SendHandle
 from ogive.client.sending.pending import BATCH_PROPERTIES, OVERHEAD_BYTES, Inbox, OnEnd, PendingSend
 from ogive.model import Message

@@ -347,7 +347,7 @@ class MessageBuilder:
                 "queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', "
                 f"'broker-a', 1)), not {type(queue).__name__}"
             )
-        if not self._namespace:
+        if not self._namespace.name:
             return validate_topic(topic), queue
         return validate_topic(
             self._namespace.wrap(topic)

@@ -2,8 +2,8 @@
 
 Behaviour
 - Messages that may go anywhere leave at once while little is on its way, and together beyond that,
-  see ``accumulator.py``. Messages with a sharding key or a fixed queue keep their order, see
-  ``accumulator.py``. Messages that wait for a route or a connection keep their places.
+  and messages with a sharding key or a fixed queue keep their order, see ``accumulator.py``.
+  Messages that wait for a route or a connection keep their places, see ``connector.py``.
 - One time budget covers a message from its acceptance to its answer. Connecting counts as waiting,
   not as a try: a broker that restarts is waited for, and messages that may go anywhere move to a
   broker that can be reached.
@@ -29,18 +29,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ogive.client.config import ProducerConfig
-from ogive.client.instance import ClientInstance, UniqueKeys
+from ogive.client.ids import UniqueKeys
+from ogive.client.instance import ClientInstance
 from ogive.client.route_cache import publish_queues
 from ogive.client.sending.accumulator import Accumulator, OrderedQueue, seal
 from ogive.client.sending.batches import Batches
-from ogive.client.sending.destinations import (
-    Connector,
-    Destinations,
-    LevelCheck,
-    Resolver,
-    no_such_queue,
-    pinned_target,
-)
+from ogive.client.sending.connector import Connector, LevelCheck, Resolver
+from ogive.client.sending.destinations import Destinations, no_such_queue, pinned_target
 from ogive.client.sending.handle import (
     BatchOutcome,
     SendHandle,
@@ -413,7 +408,7 @@ class Publisher:
     # --- the outcome ------------------------------------------------------------------------------
 
     def succeed(self, pending: PendingSend, result: SendResult) -> None:
-        if self.client.namespace:
+        if self.client.namespace.name:
             result = replace(result, queue=self.client.namespace.strip_queue(result.queue))
         self._count(pending, stored=True)
         self._finish(pending, result, None)
