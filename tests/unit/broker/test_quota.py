@@ -8,7 +8,7 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.broker.filters import MAX_TAGS
-from ogive.broker.services import Quota, ReplyQuota, size_of
+from ogive.broker.quota import Quota, ReplyQuota, size_of
 from ogive.errors import ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode

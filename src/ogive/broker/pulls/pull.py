@@ -51,8 +51,9 @@ from ogive.broker.filters import (
     read_matching,
     wanted_by,
 )
+from ogive.broker.quota import SMALL_FILTER
 from ogive.broker.replies import ONEWAY, Rejected, framed, refuse
-from ogive.broker.services import SMALL_FILTER, Context
+from ogive.broker.services import Context
 from ogive.broker.state.client_table import ConsumerGroup, Subscription
 from ogive.broker.state.config_table import NONE_IS_MADE
 from ogive.errors import Refused, ResponseCode, StoreError

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.replies import ONEWAY, code_and_remark, refuse, success_frame
-from ogive.broker.sends.plan import Put, check_room, plan, plan_together
+from ogive.broker.sends.checks import check_room
+from ogive.broker.sends.plan import Put, plan, plan_together
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ProtocolError, StoreError
 from ogive.store.types import NewBatch, NewMessage, PutResult, joined

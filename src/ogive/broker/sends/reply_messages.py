@@ -26,8 +26,7 @@ import logging
 from typing import Final
 
 from ogive.broker.replies import RESPONSE, Rejected, success
-from ogive.broker.sends.commit import store_one
-from ogive.broker.sends.plan import (
+from ogive.broker.sends.checks import (
     check_body,
     check_may_send_to,
     check_numbers,
@@ -35,6 +34,7 @@ from ogive.broker.sends.plan import (
     check_queue,
     check_room,
 )
+from ogive.broker.sends.commit import store_one
 from ogive.broker.services import Context
 from ogive.errors import InvalidOption, ResponseCode, StoreError, TransportError
 from ogive.model import PropertyName

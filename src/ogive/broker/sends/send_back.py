@@ -57,7 +57,7 @@ from ogive.broker.deferred.timer_properties import (
     timed,
 )
 from ogive.broker.replies import Rejected, refuse, reply_success, success
-from ogive.broker.sends.plan import VERSION_WITH_MAX_RECONSUME, stored_form
+from ogive.broker.sends.checks import VERSION_WITH_MAX_RECONSUME, stored_form
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import MAX_RESOURCE_LENGTH, SCHEDULE_TOPIC, PropertyName, validate_group
