@@ -22,10 +22,10 @@ from typing import Final
 from ogive.errors import InvalidOption, StoreUnusable
 from ogive.store import checkpoint as checkpoints
 from ogive.store.directory import was_ours
-from ogive.store.file_reader import Segments, find_segments, segment_path
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.log_scan import LogEnd, LogScan
 from ogive.store.recovery import usable
+from ogive.store.segments import Segments, find_segments, segment_path
 from ogive.store.tables import make_lasting_dirs, write_synced
 
 _LOG: Final = "commitlog"

@@ -29,9 +29,10 @@ from typing import Final, NamedTuple
 
 from ogive.errors import StoreError
 from ogive.native import Wanted, native
-from ogive.store.file_reader import Cold, Disk, segment_path
+from ogive.store.file_reader import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.record import not_standing, read_record
+from ogive.store.segments import segment_path
 from ogive.wire.checksum import crc32
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,11 @@ from typing import ClassVar, Final
 
 from ogive.model import SCHEDULE_TOPIC
 from ogive.native import Wanted
-from ogive.store.file_reader import Disk, Handles, segment_path
+from ogive.store.file_reader import Disk, Handles
 from ogive.store.fs import Fs
 from ogive.store.record import ENTRY as ENTRY
 from ogive.store.record import topic_field
+from ogive.store.segments import segment_path
 from ogive.store.types import QueueKey
 from ogive.wire.checksum import crc32
 

@@ -33,8 +33,9 @@ from typing import Final, NamedTuple, cast
 
 from ogive.errors import StoreError
 from ogive.native import native
+from ogive.store.bad_sectors import read_or_nothing
 from ogive.store.file_reader import Cold, Disk, Handles
-from ogive.store.fs import Fs, read_or_nothing
+from ogive.store.fs import Fs
 from ogive.wire.checksum import crc32
 from ogive.wire.message import java_hash, raw_property
 

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple, Self
 
 from ogive.native import native
 from ogive.store import checkpoint as checkpoints
+from ogive.store.bad_sectors import BLOCK, Unreadable
 from ogive.store.checkpoint import Checkpoint
-from ogive.store.file_reader import Handles, Segments, segment_path
-from ogive.store.fs import BLOCK, Fs, Unreadable
+from ogive.store.file_reader import Handles
+from ogive.store.fs import Fs
 from ogive.store.record import (
     BLANK,
     BLANK_BYTES,
@@ -25,6 +26,7 @@ from ogive.store.record import (
     is_checked_whole,
     read_record,
 )
+from ogive.store.segments import Segments, segment_path
 from ogive.wire.message import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 _BLOCK: Final = 4 * 1024 * 1024

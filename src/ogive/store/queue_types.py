@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 from ogive.model import BATCHES, QUEUE_TYPE
 from ogive.native import Wanted
 from ogive.store.consumequeue import FILLER_SIZE, ConsumeQueue, ReadEntry, names_a_directory
-from ogive.store.file_reader import found_sizes
 from ogive.store.fs import Fs
+from ogive.store.segments import found_sizes
 from ogive.store.tables import parsed, read_file
 from ogive.store.types import QueueKey, StoreConfig
 from ogive.wire.codes import SysFlag

@@ -32,17 +32,19 @@ from typing import Final
 
 from ogive.errors import StoreCorrupt
 from ogive.store import checkpoint as checkpoints
+from ogive.store.bad_sectors import Unreadable
 from ogive.store.checkpoint import Checkpoint, QueueCheckpoint
 from ogive.store.consumequeue import ConsumeQueue, read_entries
 from ogive.store.directory import was_ours
-from ogive.store.file_reader import Disk, Segments, find_segments, segment_names, segment_path
-from ogive.store.fs import Fs, Unreadable
+from ogive.store.file_reader import Disk
+from ogive.store.fs import Fs
 from ogive.store.key_index import KeyIndex
 from ogive.store.log_scan import LogEnd, LogScan
 from ogive.store.queue_reader import first_at
 from ogive.store.queue_types import QueueKinds
 from ogive.store.record import NEVER
 from ogive.store.replay import Replay, end_of_files
+from ogive.store.segments import Segments, find_segments, segment_names, segment_path
 from ogive.store.types import QueueKey, StoreConfig
 from ogive.text import pluralize
 

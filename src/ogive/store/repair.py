@@ -28,9 +28,10 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.store import checkpoint as checkpoints
-from ogive.store.file_reader import find_segments, segment_path, sizes_of, usual_size
-from ogive.store.fs import Fs, Unreadable
+from ogive.store.bad_sectors import Unreadable
+from ogive.store.fs import Fs
 from ogive.store.log_scan import LogEnd, LogScan, properties_of
+from ogive.store.segments import find_segments, segment_path, sizes_of, usual_size
 from ogive.store.tables import JsonTable, make_lasting_dirs
 from ogive.store.types import QueueKey
 from ogive.wire.bodies.configs import TopicConfig

@@ -21,16 +21,18 @@ from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.store import checkpoint as checkpoints
+from ogive.store.bad_sectors import read_or_nothing
 from ogive.store.checkpoint import Checkpoint, QueueCheckpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, names_a_directory
-from ogive.store.file_reader import Handles, segment_names, segment_path
-from ogive.store.fs import Fs, read_or_nothing
+from ogive.store.file_reader import Handles
+from ogive.store.fs import Fs
 from ogive.store.key_index import IndexFiles, KeyIndex, Sizes, index_names
 from ogive.store.key_index import found_sizes as found_index_sizes
 from ogive.store.key_index import restored as restored_index
 from ogive.store.log_scan import Scanned, properties_of
 from ogive.store.queue_types import QueueKind, QueueKinds, messages_in
 from ogive.store.record import MAX_CRC_PROPERTIES, delay_level, tag_hash
+from ogive.store.segments import segment_names, segment_path
 from ogive.store.tables import read_file
 from ogive.store.types import APACHE_CONF, QueueKey, StoreConfig
 from ogive.wire.bodies.configs import DelayLevels

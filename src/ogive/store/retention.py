@@ -32,10 +32,11 @@ from ogive.store.appender import Appender
 from ogive.store.commitlog import LogReader
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.derived_files import DerivedFiles, FlushPolicy
-from ogive.store.file_reader import Cold, Disk, all_of, segment_path
+from ogive.store.file_reader import Cold, Disk, all_of
 from ogive.store.key_index import KeyIndex
 from ogive.store.queue_reader import QueueReader
 from ogive.store.queue_types import QueueKinds
+from ogive.store.segments import segment_path
 from ogive.store.writer import WriterLink
 
 # Create and delete topics, and remove the files of deleted ones.

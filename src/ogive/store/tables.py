@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ogive.errors import ProtocolError
-from ogive.store.fs import Data, Fs, read_or_nothing
+from ogive.store.bad_sectors import read_or_nothing
+from ogive.store.fs import Data, Fs
 from ogive.wire import java_json
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from ogive.store.checkpoint import Checkpoint
 from ogive.store.clock import now_ms
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
 from ogive.store.directory import was_ours
-from ogive.store.file_reader import Handles, find_segments, segment_names, segment_path
+from ogive.store.file_reader import Handles
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.key_index import index_names, restored
 from ogive.store.log_scan import LogEnd, LogScan, properties_of
@@ -46,6 +46,7 @@ from ogive.store.repair import (
     waiting_place,
 )
 from ogive.store.replay import too_far
+from ogive.store.segments import find_segments, segment_names, segment_path
 from ogive.store.tables import JsonTable, peek, read_file
 from ogive.store.types import QueueKey, StoreConfig
 from ogive.wire import java_json

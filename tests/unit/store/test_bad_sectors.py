@@ -11,8 +11,7 @@ import pytest
 
 from ogive.errors import StoreError, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
-from ogive.store import JsonTable, StoreConfig
-from ogive.store import fs as fs_module
+from ogive.store import JsonTable, StoreConfig, bad_sectors
 from ogive.store import verify as verification
 from ogive.store.file_reader import Cold, Handles
 from ogive.store.queue_types import UNIT, QueueKinds
@@ -202,7 +201,7 @@ def test_a_disk_that_is_gone_is_no_damage(tmp_path: Path, fs: BadSectors) -> Non
 def test_there_is_a_limit_to_what_counts_as_damage(
     tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fs_module, "_MAX_BLOCKS", 1)
+    monkeypatch.setattr(bad_sectors, "MAX_BLOCKS", 1)
     driver = filled(tmp_path, fs)
     spoil(fs, tmp_path, 100)
     spoil(fs, tmp_path, SEGMENT + 100)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ogive.store import checkpoint as checkpoints
-from ogive.store.file_reader import segment_path
 from ogive.store.recovery import recover
+from ogive.store.segments import segment_path
 from ogive.store.verify import repair, verify
 from tests.stores import Driver, crash, message, small
 

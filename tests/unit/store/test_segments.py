@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import StoreCorrupt
-from ogive.store.file_reader import Handles, find_segments, segment_path
+from ogive.store.file_reader import Handles
+from ogive.store.segments import find_segments, segment_path
 from tests.chaos.recorder import MemoryFs
 
 LOG = Path("/log")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ogive.store.file_reader import find_segments
-from ogive.store.fs import Unreadable
+from ogive.store.bad_sectors import Unreadable
 from ogive.store.log_scan import LogEnd, LogScan, scrub
+from ogive.store.segments import find_segments
 from ogive.store.verify import repair, verify
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Clock, Driver, crash, message, small
