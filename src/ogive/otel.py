@@ -9,6 +9,8 @@ Behaviour
   (``traceparent``). A message that has a context already keeps it, and the send has a link to it.
 - A message of ``send_batch`` carries the context of a "create" span of its own. Each request is a
   "send" span with links to these spans.
+- A message whose properties have no room for the context is sent without it. The first one is
+  logged.
 - A listener's call and a ``process()`` block are "process" spans with links to their messages. With
   one message the span continues the message's trace; in a block it does so only if no span is
   current.
@@ -26,8 +28,10 @@ from typing import Final, NamedTuple
 
 from ogive.client.consumer.listener_call import ListenerCall, Outcome
 from ogive.client.instrumentation import SendEnd, instrumentation, set_instrumentation
+from ogive.client.sending.message_builder import message_property_text
 from ogive.model import Message, MessageExt, MessageQueue, SendResult
 from ogive.version import __version__
+from ogive.wire.message import MAX_PROPERTIES_BYTES
 
 try:
     from opentelemetry import context, metrics, propagate, trace
@@ -53,6 +57,9 @@ log = logging.getLogger(__name__)
 
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+_SPARE_BYTES: Final = 1024
+"""Room for the properties that producer, broker and retries add."""
 
 Attributes = dict[str, str | int | Sequence[str]]
 
@@ -110,6 +117,7 @@ class _Telemetry:
     def __init__(
         self, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None
     ) -> None:
+        self._left_out = False
         self._tracer = trace.get_tracer("ogive", __version__, tracer_provider, _SCHEMA)
         meter = metrics.get_meter("ogive", __version__, meter_provider, _SCHEMA)
         self._sent = meter.create_counter(
@@ -163,11 +171,27 @@ class _Telemetry:
             properties = dict(message.properties)
             propagate.inject(properties, trace.set_span_in_context(span, parent))
             if properties != message.properties:
-                message = replace(message, properties=properties)
+                message = self._carrying(message, properties)
         if in_batch:
             span.end()
         created = given or span.get_span_context()
         return message, _Begun(None if in_batch else span, created, parent, message.topic, now)
+
+    def _carrying(self, message: Message, properties: Mapping[str, str]) -> Message:
+        """Return *message* with *properties*; unchanged if they leave too little room."""
+        changed = replace(message, properties=properties)
+        size = len(message_property_text(changed).encode(errors="surrogatepass"))
+        if size + _SPARE_BYTES <= MAX_PROPERTIES_BYTES:
+            return changed
+        if not self._left_out:
+            self._left_out = True
+            log.warning(
+                "a message for %s is sent without the context of its trace: its properties have "
+                "%d bytes with it. Others like it are not logged",
+                message.topic,
+                size,
+            )
+        return message
 
     def send_ended(self, begun: Sequence[_Begun | None], end: SendEnd) -> None:
         try:
