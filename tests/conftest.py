@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests import lanes
 from tests.interop.apache import VERSION
 from tests.peers import Flavour, RunningBroker, start_broker
+from tests.processes import QUICK_JAVA
 
 # Some runners of CI set it, and tests compare texts without colours.
 os.environ.pop("FORCE_COLOR", None)
@@ -65,6 +66,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="how long T26 works: 5, and 60 once a week",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the Java of Spark start soon: by day it lives for seconds, and to optimise what runs so
+    short takes more than half of its time. Long sizes have the Java that users have.
+    """
+    if not config.getoption("--nightly"):
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 
 @pytest.hookimpl(trylast=True)

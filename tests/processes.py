@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 STOP_S = 60.0
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options for a Java that does little: half of its time on a processor."""
 BLOCK = 8  # ports
 
 

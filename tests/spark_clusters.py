@@ -18,14 +18,12 @@ from typing import Final
 import psutil
 
 from ogive.spark.java import find_java
-from tests.processes import free_port, is_free, tail, wait_until
+from tests.processes import QUICK_JAVA, free_port, is_free, tail, wait_until
 
 # what some of Spark needs beside .venv; made by tools/setup slow
 CONNECT: Final = Path(__file__).parents[1] / ".cache" / "connect"
 PATIENCE_S: Final = 120.0
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
-# of Java in a test that is mostly the start of Spark
-QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def environment() -> dict[str, str]:
@@ -39,7 +37,8 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": QUICK_START,
+        # five JVMs on two cores: their starts are most of a test
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 import ogive
 from ogive.spark.compat import ADMISSION_CONTROL
 from tests.peers import RunningBroker
-from tests.spark_clusters import QUICK_START
+from tests.processes import QUICK_JAVA
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = Path(__file__).with_name("notebook.py")
@@ -49,7 +49,7 @@ def run_job(folder: Path, *words: str) -> str:
         "IPYTHONDIR": str(folder),
         "JUPYTER_RUNTIME_DIR": str(folder),
         "PYTHONPATH": str(ROOT),
-        "JDK_JAVA_OPTIONS": QUICK_START,
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     environment.pop("PYSPARK_PYTHON", None)
     done = subprocess.run(

@@ -30,7 +30,7 @@ from ogive.pipelines.progress import HOUR
 from ogive.testing import Broker
 from tests.figures import figures
 from tests.peers import our_broker
-from tests.processes import tail
+from tests.processes import QUICK_JAVA, tail
 from tests.topics import Wire
 
 pytestmark = [
@@ -52,8 +52,6 @@ TOPIC, COPY = "Kills", "Copies"
 # a start takes 10 to 20 s, and many times that on a machine that is busy with other work
 PATIENCE_S = 300.0
 STARTS = 5
-# three starts of Spark are most of a test
-QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Job:
@@ -80,7 +78,8 @@ class Job:
             "--memory",
             "512m",
         ]
-        environment = os.environ | {"JDK_JAVA_OPTIONS": QUICK_START}
+        # three starts of Spark are most of a test
+        environment = os.environ | {"JDK_JAVA_OPTIONS": QUICK_JAVA}
         with self._log.open("ab") as log:
             self._process = psutil.Popen(
                 command,
