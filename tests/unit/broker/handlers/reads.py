@@ -55,7 +55,8 @@ class Reads:
         self.connection.data_received(b"".join(map(encode_command, commands)))
         async with asyncio.timeout(60):
             while len(found) < expected:
-                await asyncio.sleep(0)
+                # not 0: the thread that writes the log needs Python meanwhile
+                await asyncio.sleep(0.001)
                 written, self._wire.written[:] = b"".join(self._wire.written), []
                 found += map(decode_command, self._decoder.feed(written)[0])
         return found
