@@ -5,6 +5,7 @@ Times are in seconds; "Java:" names the counterpart of a setting there.
 
 import functools
 import logging
+import math
 import os
 import re
 import shlex
@@ -186,15 +187,23 @@ def check_type(name: str, value: object, kind: Any, words: str) -> None:
     """Raise TypeError, which says in *words* what to write instead, unless *value* is of this
     kind.
     """
-    if not isinstance(value, kind):
+    # True is an int to isinstance, and here a mistake
+    mistaken = isinstance(value, bool) and bool not in (get_args(kind) or (kind,))
+    if mistaken or not isinstance(value, kind):
         raise TypeError(f"{name} must be {words}, not {type(value).__name__}")
 
 
 def check_types(config: Any) -> None:
-    """Check the fields of plain types; all floats are seconds. Raises TypeError."""
+    """Check the fields of plain types; all floats are seconds.
+
+    Raises TypeError, and InvalidOption for infinity and NaN.
+    """
     for field in fields(config):
         if field.type in _KINDS:
-            check_type(field.name, getattr(config, field.name), *_KINDS[field.type])
+            value = getattr(config, field.name)
+            check_type(field.name, value, *_KINDS[field.type])
+            if field.type is float and not math.isfinite(value):
+                raise InvalidOption(f"{field.name} is {value}: must be a finite number of seconds")
 
 
 def check_time(name: str, seconds: float) -> float:

@@ -104,6 +104,9 @@ def test_of_a_listeners_answer(level: Any, error: type[Exception]) -> None:
         ("max_retries", "3"),
         ("consume_timeout_s", "900"),
         ("suspend_s", None),
+        ("threads", True),
+        ("max_retries", False),
+        ("consume_timeout_s", True),
         ("orderly", "yes"),
         ("broadcast", 1),
         ("auto_commit", None),
@@ -118,7 +121,39 @@ def test_of_a_listeners_setting(setting: str, value: Any) -> None:
         ogive.listener(**{"topic": "Orders", "group": "billing"} | {setting: value})
 
 
-@pytest.mark.parametrize("given", [{"seconds": "1"}, {"done": "1"}, {"done": None}])
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        (partial(ogive.listener, "Orders", group="billing"), "consume_timeout_s"),
+        (ogive.ConsumerConfig, "pull_suspend_s"),
+        (ogive.ConsumerConfig, "await_termination_s"),
+        (ogive.ProducerConfig, "send_timeout_s"),
+        (ogive.ClientConfig, "connect_timeout_s"),
+    ],
+)
+def test_of_a_time_without_end(kind: Callable[..., Any], setting: str, seconds: float) -> None:
+    with pytest.raises(InvalidOption, match=f"{setting} is (nan|inf): must be a finite number"):
+        kind(**{setting: seconds})
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        (ogive.ConsumerConfig, "pull_batch_size"),
+        (ogive.ConsumerConfig, "max_topic_messages"),
+        (ogive.ProducerConfig, "retries"),
+        (ogive.ProducerConfig, "send_timeout_s"),
+    ],
+)
+def test_of_a_setting_that_is_a_number(kind: Callable[..., Any], setting: str) -> None:
+    with pytest.raises(TypeError, match=f"{setting} must be .*, not bool"):
+        kind(**{setting: True})
+
+
+@pytest.mark.parametrize(
+    "given", [{"seconds": "1"}, {"seconds": True}, {"done": "1"}, {"done": None}, {"done": True}]
+)
 def test_of_a_listeners_pause(given: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{next(iter(given))} must be"):
         ogive.suspend(**given)
@@ -138,6 +173,13 @@ def test_of_a_pull_consumers_arguments() -> None:
             ("timeout_s must be a number of seconds or None, not str", consumer.poll, ("5",), {}),
             ("max_messages must be int, not str", consumer.poll, (), {"max_messages": "5"}),
             ("max_messages must be int, not str", consumer.pull, (QUEUE, 0), {"max_messages": "5"}),
+            (
+                "max_messages must be int, not bool",
+                consumer.pull,
+                (QUEUE, 0),
+                {"max_messages": True},
+            ),
+            ("timeout_s must be a number of seconds or None, not bool", consumer.poll, (True,), {}),
             (
                 "suspend_s must be a number of seconds, not str",
                 consumer.pull,
@@ -165,6 +207,15 @@ def test_of_a_pull_consumers_arguments() -> None:
                 call(*arguments, **others)
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0])
+def test_of_a_pull_consumers_times(seconds: float) -> None:
+    with ogive.PullConsumer(name_server="127.0.0.1:1", group="refused") as consumer:
+        with pytest.raises(InvalidOption, match=r"timeout_s is (nan|-1.0): must be at least 0"):
+            consumer.poll(seconds)
+        with pytest.raises(InvalidOption, match=r"suspend_s is (nan|-1.0): must be between 0"):
+            consumer.pull(QUEUE, 0, suspend_s=seconds)
+
+
 def test_of_an_admins_arguments() -> None:
     with ogive.Admin("127.0.0.1:1") as admin:
         calls: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
@@ -173,6 +224,12 @@ def test_of_an_admins_arguments() -> None:
                 admin.create_topic,
                 ("Orders",),
                 {"queues": "8"},
+            ),
+            (
+                "queues must be int or None, not bool",
+                admin.create_topic,
+                ("Orders",),
+                {"queues": True},
             ),
             (
                 "max_retries must be int or None, not str",

@@ -9,7 +9,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, check_type, own_config
+from ogive.client.config import (
+    DEFAULT_NAME_SERVER,
+    MAX_TIME_S,
+    ClientConfig,
+    check_type,
+    own_config,
+)
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import select, subscription, validate_filter, warn_of_tags
 from ogive.client.consumer.group_client import GroupClient
@@ -168,8 +174,8 @@ class PullConsumer(StartedByWith):
         check_type("timeout_s", timeout_s, int | float | None, "a number of seconds or None")
         if max_messages < 1:
             raise InvalidOption(f"max_messages is {max_messages}: must be at least 1")
-        if timeout_s is not None and timeout_s < 0:
-            raise InvalidOption(f"timeout_s is {timeout_s}: it must not be negative")
+        if timeout_s is not None and not timeout_s >= 0:
+            raise InvalidOption(f"timeout_s is {timeout_s}: must be at least 0 seconds")
         work = self._poll(member, timeout_s, max_messages)
         return await observed("poll", self._settings.group, self._settings.topics, work)
 
@@ -211,9 +217,11 @@ class PullConsumer(StartedByWith):
         check_offset(offset)
         check_type("max_messages", max_messages, int, "int")
         check_type("suspend_s", suspend_s, int | float, "a number of seconds")
-        if max_messages < 1 or suspend_s < 0:
+        if max_messages < 1:
+            raise InvalidOption(f"max_messages is {max_messages}: must be at least 1")
+        if not 0 <= suspend_s <= MAX_TIME_S:
             raise InvalidOption(
-                f"max_messages {max_messages}, suspend_s {suspend_s}: 1 and 0 are the least"
+                f"suspend_s is {suspend_s}: must be between 0 and {MAX_TIME_S:.0f} seconds"
             )
         validate_filter(tags, sql)
         queue = self._queue_on_wire(queue)
