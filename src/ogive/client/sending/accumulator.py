@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
@@ -36,11 +36,10 @@ from ogive.client.sending.message_builder import with_unique_key
 from ogive.client.sending.pending import (
     BATCH_PROPERTIES,
     Answer,
+    Inbox,
     Lane,
     PendingSend,
     PendingTopic,
-    Publishing,
-    Pump,
     Target,
     is_final,
     is_refusal,
@@ -51,6 +50,9 @@ from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_batch
 from ogive.wire.sends import SendEncoder, read_answer, split_result
+
+if TYPE_CHECKING:
+    from ogive.client.sending.publisher import Publisher
 
 MAX_RUN: Final = 256
 
@@ -181,7 +183,7 @@ def results_of(
     return [result] if len(run) == 1 else split_result(result, [pending.key for pending in run])
 
 
-class OrderedQueue(Pump):
+class OrderedQueue(Inbox):
     """Messages for one queue, sent in the order of their acceptance.
 
     They wait in two places: what the loop has accepted, and behind it the inbox.
@@ -192,7 +194,7 @@ class OrderedQueue(Pump):
         target: Target,
         config: ProducerConfig,
         connector: Connector,
-        publisher: Publishing,
+        publisher: "Publisher",
         inboxes: Inboxes,
     ) -> None:
         super().__init__(target.queue.topic)
@@ -213,19 +215,23 @@ class OrderedQueue(Pump):
 
     @property
     def idle(self) -> bool:
+        """Return True if nothing waits, and nothing is in flight."""
         return not (self.held or self.inbox or self.busy)
 
     @property
     def held(self) -> bool:
+        """Return True if messages wait or are in flight that were accepted before the inbox's."""
         return self._run is not None or self._pausing or bool(self._waiting)
 
     def put(self, pending: PendingSend) -> None:
+        """Send the message behind all that were accepted before it."""
         # accepted earlier
         while self.inbox:
             self._inboxes.launch(self, self.take)
         self._watch_and_send(pending)
 
     def take(self, pending: PendingSend) -> None:
+        """Send what was formed from the front of the inbox."""
         pending.target, pending.pinned = self._target, True
         self._watch_and_send(pending)
 
@@ -236,6 +242,7 @@ class OrderedQueue(Pump):
         self.pump()
 
     def drop_finished(self) -> None:
+        """Forget the messages whose time was up."""
         self._waiting = deque(pending for pending in self._waiting if not pending.finished)
         if not self._waiting:
             self._target.lane.stalled.pop(self, None)
@@ -243,6 +250,7 @@ class OrderedQueue(Pump):
                 self._loop.call_soon(self.pump)
 
     def pump(self) -> None:
+        """Send the next run, if the last one has its answer."""
         if self._run is not None or self._pausing:
             return
         if not self._waiting:
@@ -328,7 +336,7 @@ class Accumulator:
         lane: Lane,
         config: ProducerConfig,
         watch: DeadlineWatch,
-        publisher: Publishing,
+        publisher: "Publisher",
         inboxes: Inboxes,
     ) -> None:
         self._lane = lane

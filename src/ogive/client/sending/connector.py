@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ogive.client import rpc
 from ogive.client.instance import ClientInstance
@@ -20,7 +20,7 @@ from ogive.client.route_cache import (
 )
 from ogive.client.sending.destinations import Destinations
 from ogive.client.sending.in_flight import DeadlineWatch
-from ogive.client.sending.pending import Lane, PendingSend, PendingTopic, Publishing, Pump
+from ogive.client.sending.pending import Lane, PendingSend, PendingTopic
 from ogive.errors import (
     ConnectError,
     InvalidOption,
@@ -32,6 +32,10 @@ from ogive.errors import (
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.configs import DelayLevels
+
+if TYPE_CHECKING:
+    from ogive.client.sending.accumulator import OrderedQueue
+    from ogive.client.sending.publisher import Publisher
 
 PAUSE_S: Final = 0.1
 # a route is given up so long before its message's deadline: the error then says what was missing
@@ -47,7 +51,7 @@ class Resolver:
         default_topic_queues: int,
         destinations: Destinations,
         watch: DeadlineWatch,
-        publisher: Publishing,
+        publisher: "Publisher",
     ) -> None:
         self._client = client
         self._default_topic_queues = default_topic_queues
@@ -166,7 +170,7 @@ class Connector:
         patience_s: float,
         destinations: Destinations,
         watch: DeadlineWatch,
-        publisher: Publishing,
+        publisher: "Publisher",
     ) -> None:
         self._client = client
         self._patience_s = patience_s
@@ -180,7 +184,7 @@ class Connector:
         self._watch.add(pending)
         self._start(lane)
 
-    def stall(self, lane: Lane, queue: Pump) -> None:
+    def stall(self, lane: Lane, queue: "OrderedQueue") -> None:
         """Call ``pump`` once the lane's connection is open."""
         lane.stalled[queue] = None
         self._start(lane)

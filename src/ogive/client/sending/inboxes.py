@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ogive.client.config import ProducerConfig
 from ogive.client.instance import ClientInstance
@@ -32,12 +32,14 @@ from ogive.client.sending.pending import (
     Inbox,
     PendingSend,
     PendingTopic,
-    Publishing,
-    Pump,
 )
 from ogive.errors import IllegalStateError
 from ogive.model import MAX_BODY_BYTES, Message, MessageQueue
 from ogive.wire.message import MAX_BATCH_MESSAGES
+
+if TYPE_CHECKING:
+    from ogive.client.sending.accumulator import OrderedQueue
+    from ogive.client.sending.publisher import Publisher
 
 CLOSED_MEANWHILE: Final = "the producer was closed before the message had an outcome"
 
@@ -63,7 +65,7 @@ class Inboxes:
         config: ProducerConfig,
         destinations: Destinations,
         limit: InFlightLimit,
-        publisher: Publishing,
+        publisher: "Publisher",
         builder: MessageBuilder,
         batches: Batches,
     ) -> None:
@@ -191,7 +193,7 @@ class Inboxes:
 
     def _ordered(
         self, topic: PendingTopic, sharding_key: str | None, queue: MessageQueue | None
-    ) -> Pump | None:
+    ) -> "OrderedQueue | None":
         """Return the ordered queue for a message; None before its first one was accepted, and for
         arguments that are to be refused.
         """
@@ -311,11 +313,11 @@ class Inboxes:
         """
         if isinstance(inbox, PendingTopic):
             return self._send_next_anywhere(inbox)
-        assert isinstance(inbox, Pump)
-        if inbox.held and not self._publisher.closed:
+        ordered = cast("OrderedQueue", inbox)
+        if ordered.held and not self._publisher.closed:
             self._watch_inbox(inbox)
             return False
-        self.launch(inbox, inbox.take)
+        self.launch(ordered, ordered.take)
         return True
 
     def _send_next_anywhere(self, topic: PendingTopic) -> bool:

@@ -7,8 +7,8 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ogive.client.sending.handle import BatchOutcome, SendHandle
 from ogive.errors import (
@@ -27,6 +27,10 @@ from ogive.model import Message, MessageQueue, SendResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.sends import SendEncoder
+
+# they own what is described here
+if TYPE_CHECKING:
+    from ogive.client.sending.accumulator import Accumulator, OrderedQueue
 
 # what a message in flight holds besides its body and properties
 OVERHEAD_BYTES: Final = 512
@@ -195,7 +199,7 @@ class Lane:
     )
 
     # takes the messages that may go to any queue
-    accumulator: "Sender"
+    accumulator: "Accumulator"
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
@@ -203,7 +207,7 @@ class Lane:
         self.connection: Connection | None = None
         self.backlog: deque[PendingSend] = deque()
         # a set that keeps its order
-        self.stalled: dict[Pump, None] = {}
+        self.stalled: dict[OrderedQueue, None] = {}
         self.opening = False
         # why the last attempt to connect failed
         self.down: OgiveError | None = None
@@ -228,17 +232,6 @@ class Lane:
     @property
     def wanted(self) -> bool:
         return bool(self.backlog or self.stalled)
-
-
-class Sender(Protocol):
-    """Protocol of the accumulator, as its lane uses it."""
-
-    @property
-    def has_room(self) -> bool: ...
-    def send(self, topic: "PendingTopic", pending: PendingSend, connection: Connection) -> None: ...
-    def start(self, run: list[PendingSend], target: "Target", connection: Connection) -> None: ...
-    def expect(self, topic: "PendingTopic") -> None: ...
-    def drop_finished(self) -> None: ...
 
 
 class Inbox(ABC):
@@ -266,38 +259,6 @@ class Inbox(ABC):
         """Return the queues that share the inbox; none if they are not known yet."""
 
 
-class Pump(Inbox):
-    """An ordered queue, as its lane and its topic use it."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def idle(self) -> bool:
-        """Return True if nothing waits, and nothing is in flight."""
-
-    @property
-    @abstractmethod
-    def held(self) -> bool:
-        """Return True if messages wait or are in flight that were accepted before the inbox's."""
-
-    @abstractmethod
-    def pump(self) -> None:
-        """Send the next run, if the last one has its answer."""
-
-    @abstractmethod
-    def drop_finished(self) -> None:
-        """Forget the messages whose time was up."""
-
-    @abstractmethod
-    def put(self, pending: PendingSend) -> None:
-        """Send the message behind all that were accepted before it."""
-
-    @abstractmethod
-    def take(self, pending: PendingSend) -> None:
-        """Send what was formed from the front of the inbox."""
-
-
 class Target:
     """One queue to send to; *ordered* takes the messages that must keep their order."""
 
@@ -309,7 +270,7 @@ class Target:
         self.queue = queue
         self.lane = lane
         self.encoder = encoder
-        self.ordered: Pump | None = None
+        self.ordered: OrderedQueue | None = None
         # messages that might have gone elsewhere: batches go where the fewest went
         self.sent = sent
 
@@ -360,7 +321,7 @@ class PendingTopic(Inbox):
         return self.targets or ()
 
     @property
-    def ordered(self) -> list[Pump]:
+    def ordered(self) -> "list[OrderedQueue]":
         """Return the ordered queues of the topic, those that left included."""
         return [target.ordered for target in self.all_targets if target.ordered is not None]
 
@@ -377,56 +338,6 @@ class PendingTopic(Inbox):
         return not (self.backlog or self.inbox or self.busy) and all(
             target.idle for target in self.all_targets
         )
-
-
-class Publishing(Protocol):
-    """Protocol of the publisher, as the stages that a message passes use it."""
-
-    closed: bool
-    # without an outcome
-    under_way: set[PendingSend]
-
-    def place(self, pending: PendingSend) -> None:
-        """Choose a queue, or another one."""
-
-    def place_in(self, topic: PendingTopic, pending: PendingSend) -> None:
-        """Choose one of the topic's queues, which are known."""
-
-    def send(self, pending: PendingSend, connection: Connection) -> None:
-        """Send it to the queue that was chosen."""
-
-    def watch(self, pending: PendingSend) -> None:
-        """End the message when its time is up."""
-
-    def split(self, pending: PendingSend) -> list[PendingSend]:
-        """Return the messages of a batch that was submitted, each by itself."""
-
-    def stored(self, pending: PendingSend, target: Target, result: SendResult) -> None:
-        """Take the answer to a try, which stored a message that needs no order."""
-
-    def attempt_failed(self, pending: PendingSend, error: OgiveError) -> None:
-        """Try a message that needs no order again, or end it."""
-
-    def note_failure(self, pending: PendingSend, error: OgiveError) -> bool:
-        """Record a failed try. Return True if another one is allowed."""
-
-    async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
-        """Pause, and refresh the route where the error asks for it."""
-
-    def succeed(self, pending: PendingSend, result: SendResult) -> None: ...
-
-    def fail(self, pending: PendingSend) -> None:
-        """End it with the error that follows from its tries."""
-
-    def end(self, pending: PendingSend, error: OgiveError) -> None: ...
-
-    def abort(self, pending: PendingSend, error: BaseException) -> None:
-        """End it with an error that is no answer of a broker."""
-
-    def end_late(self, due: list[PendingSend]) -> None:
-        """End messages whose time is up, whether they were sent or not."""
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
 
 
 def is_refusal(error: OgiveError) -> bool:
