@@ -235,7 +235,7 @@ DEAD_LETTER: Final = CommandGroup(
     commands=(
         Command(
             "list",
-            "message_commands:list_letters",
+            "dead_letter_commands:list_letters",
             "list the dead letters of a group, the oldest first",
             parts=(
                 option("group"),
@@ -253,7 +253,7 @@ DEAD_LETTER: Final = CommandGroup(
         ),
         Command(
             "redrive",
-            "message_commands:redrive",
+            "dead_letter_commands:redrive",
             "send dead letters to their group again: those named, or all that the options choose",
             "Only this group gets them, with all retries again. They stay in the list. A letter "
             "that was sent before, and has not failed again since, is left out unless --again is "

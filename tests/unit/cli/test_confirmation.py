@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 
 from ogive import aio
-from ogive.cli import message_commands
+from ogive.cli import dead_letter_commands
 from ogive.cli.main import main
 from ogive.client.admin import OffsetReset
 from ogive.errors import BrokerError, GroupNotExist, ResponseCode
@@ -234,7 +234,7 @@ def test_a_dead_letter_is_not_sent_twice_unless_that_is_meant(
 def test_dead_letters_are_read_in_pages(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(message_commands, "PAGE", 3)
+    monkeypatch.setattr(dead_letter_commands, "PAGE", 3)
     redrive = ["dead-letter", "redrive", "payd", "--all", "-n", "h:1", "-y"]
     # three days with two letters each: each page but the first begins with one that was read
     cluster.letters = [letter(f"p{n}", 10 + n // 2, offset=1 + n) for n in range(6)]
