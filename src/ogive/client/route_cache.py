@@ -587,18 +587,18 @@ class RouteCache:
 
     # --- brokers ----------------------------------------------------------------------------------
 
-    def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Return ``ip:port`` of exactly this broker. Raises NoRoute if no route in use names it."""
-        address = self.find_address(broker_name, broker_id)
+    def broker_address(self, broker_name: str) -> str:
+        """Return ``ip:port`` of a master. Raises NoRoute if no route in use names it."""
+        address = self.find_address(broker_name)
         if address is None:
             raise NoRoute(
-                f'broker "{broker_name}" (id {broker_id}) is in no route of {self._name_servers}'
+                f'broker "{broker_name}" (id {MASTER_ID}) is in no route of {self._name_servers}'
             )
         return address
 
-    def find_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Return ``ip:port`` of exactly this broker, or None if no route in use names it."""
-        return self.brokers.get(broker_name, {}).get(broker_id)
+    def find_address(self, broker_name: str) -> str | None:
+        """Return ``ip:port`` of a master, or None if no route in use names it."""
+        return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
     def readable_broker(self, broker_name: str, preferred_id: int = MASTER_ID) -> tuple[str, int]:
         """Return address and id of the broker to read from: the preferred one, else the next slave,

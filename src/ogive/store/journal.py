@@ -131,11 +131,6 @@ class Journal:
         data = b"".join([one for one, _ in self._waiting[:count]])
         self._link.post(lambda: self._write(data))
 
-    @property
-    def is_idle(self) -> bool:
-        """Return True if nothing waits to be written."""
-        return not self._waiting
-
     def roll(self) -> None:
         """Begin a new file after the lines that were handed over. Waiting lines go to the new
         one.

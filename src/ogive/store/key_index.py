@@ -109,6 +109,7 @@ class IndexState:
     items_crc: int
 
     def header(self) -> bytes:
+        """Return the header of the file, in front of the slots."""
         return HEADER.pack(
             self.begin_ms,
             self.end_ms,
@@ -241,15 +242,7 @@ class IndexFile:
         slots = array("i", self.slots)
         if sys.byteorder == "little":
             slots.byteswap()
-        header = HEADER.pack(
-            self.begin_ms,
-            self.end_ms,
-            self.begin_offset,
-            self.end_offset,
-            self.used_slots,
-            self.next_item,
-        )
-        data = header + slots.tobytes()
+        data = self.state().header() + slots.tobytes()
         self.head_crc = crc32(data)
         return IndexWrite(self.path, self.sizes.file_bytes, 0, data)
 

@@ -327,10 +327,9 @@ async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: Connectio
 async def test_queues_are_locked_and_unlocked(broker: FakeBroker, pool: ConnectionPool) -> None:
     assert await rpc.lock_queues(pool, broker.address, "billing", "me", [QUEUE]) == [QUEUE]
     await rpc.unlock_queues(pool, broker.address, "billing", "me", [QUEUE])
-    await rpc.unlock_queues(pool, broker.address, "billing", "me", [QUEUE], oneway=True)
-    requests = await broker.received(RequestCode.UNLOCK_BATCH_MQ, 2)
-    assert [request.is_oneway for request in requests] == [False, True]
-    assert LockBatchBody.decode(requests[0].body) == LockBatchBody(
+    (request,) = await broker.received(RequestCode.UNLOCK_BATCH_MQ, 1)
+    assert not request.is_oneway
+    assert LockBatchBody.decode(request.body) == LockBatchBody(
         group="billing", client_id="me", queues=(QUEUE,)
     )
 

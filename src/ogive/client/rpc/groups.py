@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, check, pages, request
+from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, pages, request
 from ogive.client.rpc.messages import first_stored_since
 from ogive.errors import ProtocolError, QueryNotFound, RequestTimeout
 from ogive.model import TOOLS_GROUP, MessageQueue
@@ -325,17 +325,10 @@ async def unlock_queues(
     client_id: str,
     queues: Iterable[MessageQueue],
     *,
-    oneway: bool = False,
     timeout_s: float = LOCK_TIMEOUT_S,
 ) -> None:
-    command = request(
-        UnlockBatchRequest(),
-        LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode(),
-    )
-    if oneway:
-        await pool.send(address, command)
-    else:
-        check(await pool.call(address, command, timeout_s), address)
+    body = LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode()
+    await ask(pool, address, UnlockBatchRequest(), timeout_s, body)
 
 
 async def query_consumer_offset(
