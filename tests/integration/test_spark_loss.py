@@ -133,6 +133,27 @@ def test_queues_taken_away_with_unread_messages_are_named(
     ] == [0, 0, 1, 1]
 
 
+def test_queues_are_taken_away_under_a_running_query(
+    wire: Wire, topic: str, query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has a route with those queues. If the topic gets them back, nothing is read twice."""
+    put_off(wire, topic, 3)
+    strict, lenient = query.process(), query.process(**LENIENT)
+    start = strict.initialOffset()
+    end = lenient.latestOffset(start, ReadMaxRows(1000))
+    assert strict.latestOffset(start, ReadMaxRows(1000)) == end
+    wire.send(topic, 1, bodies(2))
+    wire.create(topic, 1)
+    with pytest.raises(DataLoss, match="its offsets 3 to 4 were not read"):
+        strict.latestOffset(end, ReadMaxRows(1000))
+    with caplog.at_level(logging.WARNING, "ogive"):
+        assert lenient.latestOffset(end, ReadMaxRows(1000)) == end
+    assert "its offsets 3 to 4 were not read" in caplog.text
+    wire.create(topic, 2)
+    query.at = end
+    assert plain(query.run(**LENIENT)) == ended({1: range(3, 5)})
+
+
 def test_the_progress_of_a_group_goes_on_beside_queues_that_are_gone(
     wire: Wire, topic: str, group: str
 ) -> None:

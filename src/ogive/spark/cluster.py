@@ -551,13 +551,20 @@ class Cluster:
             without = {name for name, table in zip(addresses, tables, strict=True) if table is None}
             self.deleted -= {(topic, name) for name in addresses}
             self.deleted |= {(topic, name) for name in without}
-            # a queue that was never written may be missing in a broker's table
+            queues = [
+                queue
+                for queue in subscribe_queues(topic, route)
+                if queue.broker_name not in without
+            ]
+            # A queue that was never written may be missing in a broker's table, and so is one that
+            # its topic lost after the route was fetched.
+            if any(queue not in known for queue in queues):
+                self.forget_route(topic)
             spans = {
                 queue: known.get(
                     queue, TopicOffset(min_offset=0, max_offset=0, last_update_timestamp=0)
                 )
-                for queue in subscribe_queues(topic, route)
-                if queue.broker_name not in without
+                for queue in queues
             }
             if without and not spans and not read and not any_missing:
                 raise NoRoute(
