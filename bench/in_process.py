@@ -1,16 +1,16 @@
 """What a send or a pull costs the broker: requests as Java's clients write them, fed to it in this
 process, without sockets.
 
-    python -m bench.in_process [single | batch | transaction | pull | pull-100 | pop] \
-        [--seconds S] [--flush sync] [--profile FILE]
+    python -m bench.in_process [LOAD] [--seconds S] [--flush sync] [--profile FILE]
 
-Prints the CPU of this process in us for each message or transaction. A round is 20 single sends,
+Prints the CPU of this process in us for each message or transaction. LOAD is one of LOADS below. A
+round is 20 single sends, which may have a delay level (delayed) or a delay in milliseconds (timed),
 two batches of 16, or eight transactions, each of a half message and its commit, or a pull of 2 MiB
 from each of two queues, as Spark's source makes them, of messages of 1 KiB or of 100 bytes that are
 no longer in the broker's memory, or four pops of 32 messages from all queues and their four batch
-acknowledgements; what clients compute does not count. Sixteen rounds make a block,
-in which everything that the broker does now and then has its share. The fastest tenth of the blocks
-says the most where others use the machine, too: compare two versions in turns, several times each.
+acknowledgements; what clients compute does not count. Sixteen rounds make a block, in which
+everything that the broker does now and then has its share. The fastest tenth of the blocks says the
+most where others use the machine, too: compare two versions in turns, several times each.
 --profile writes what cProfile saw, for pstats.
 """
 
@@ -156,6 +156,17 @@ KEYS = (f"2A0104F80C2C6A1A00000000000000011F7E4AA298D2{number:012X}" for number 
 
 async def singles(client: Client) -> int:
     await client.ask([send(next(KEYS)) for _ in range(20)])
+    return 20
+
+
+async def delayed(client: Client) -> int:
+    await client.ask([send(next(KEYS), more="\x02DELAY\x0118\x02") for _ in range(20)])
+    return 20
+
+
+async def timed(client: Client) -> int:
+    more = "\x02TIMER_DELAY_MS\x013600000\x02"
+    await client.ask([send(next(KEYS), more=more) for _ in range(20)])
     return 20
 
 
@@ -325,6 +336,8 @@ _POP = PopMessageRequest(
 )
 LOADS: dict[str, Callable[[Client], Any]] = {
     "single": singles,
+    "delayed": delayed,
+    "timed": timed,
     "batch": batches,
     "transaction": transactions,
     "pull": Pulls(1024),

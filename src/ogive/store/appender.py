@@ -4,6 +4,7 @@ filled.
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from ogive.errors import InvalidOption
 from ogive.store.clock import now_ms
@@ -13,10 +14,8 @@ from ogive.store.record import (
     BLANK,
     BLANK_BYTES,
     ENTRY,
-    NEVER,
     build_records,
     delay_level,
-    read_record,
     record_size,
     topic_field,
 )
@@ -101,7 +100,7 @@ class Appender:
             count = whole or len(of_queue) // ENTRY.size
             if of_queue:
                 if not queue.usual:
-                    of_queue = self._own_entries(queue, of_queue, records, whole)
+                    of_queue = self._own_entries(queue, of_queue, messages, whole)
                 group.entries.append((queue, of_queue, count))
                 queue.next_offset += count
         group.pieces.append(records)
@@ -115,23 +114,17 @@ class Appender:
         return self.queues.get(key) or self._new_queue(key)
 
     def _own_entries(
-        self, queue: ConsumeQueue, entries: bytes, records: bytes, whole: int
+        self, queue: ConsumeQueue, entries: bytes, messages: Messages, whole: int
     ) -> bytes:
-        """Return the entries of a queue for which build_records() makes none. The log ends before
-        *records*.
+        """Return the entries of a queue for which build_records() makes none, for those of
+        *messages* that are for this queue.
 
         *whole* is the number of messages if they were sent as one record.
         """
         own: list[bytes] = []
-        for offset, (position, size, tags_code) in enumerate(
-            ENTRY.iter_unpack(entries), queue.next_offset
-        ):
-            level = 0
-            if queue.scheduled:
-                at = position - self.end
-                record = read_record(records, at, position, NEVER, spoiled=True)
-                assert record is not None
-                level = delay_level(records[record.properties_at : at + size])
+        levels = _delay_levels(messages, queue.key) if queue.scheduled else repeat(0)
+        places = enumerate(ENTRY.iter_unpack(entries), queue.next_offset)
+        for (offset, (position, size, tags_code)), level in zip(places, levels, strict=False):
             if level > 0:
                 tags_code = self.store_timestamp_ms + self._config.delay_levels.delay_ms(level)
             own.append(
@@ -139,10 +132,9 @@ class Appender:
             )
         return b"".join(own)
 
-    def check_fits(self, message: NewMessage, spare_bytes: int) -> None:
+    def check_fits(self, message: NewMessage, spare_bytes: int, topic: str) -> None:
         """See MessageStore."""
-        queue = self.queues.get(message[:2])
-        field = topic_field(message.topic.encode()) if queue is None else queue.topic_field
+        field = topic_field(topic.encode())
         try:
             size = record_size(message, field, self._with_crc)
         except ValueError as exc:
@@ -224,6 +216,16 @@ class Appender:
 
 def _key_of(one: NewMessage | NewBatch) -> QueueKey:
     return one[:2] if isinstance(one, NewMessage) else one.shared[:2]
+
+
+def _delay_levels(messages: Messages, key: QueueKey) -> list[int]:
+    """Return the delay levels of those of *messages* that are for the queue *key*."""
+    return [
+        delay_level(message.properties)
+        for one in messages
+        if _key_of(one) == key
+        for message in ((one,) if isinstance(one, NewMessage) else one.each())
+    ]
 
 
 def _whole_batch(one: NewMessage | NewBatch, queue: ConsumeQueue) -> tuple[Messages, int]:

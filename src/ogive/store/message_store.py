@@ -276,11 +276,13 @@ class MessageStore:
             self._full.check()
             self._flushes.retry()
 
-    def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
+    def check_fits(
+        self, message: NewMessage, spare_bytes: int = 0, topic: str | None = None
+    ) -> None:
         """Raise InvalidOption for a message that put() would always refuse with *spare_bytes*
-        added to it.
+        added to it, in *topic* instead of its own.
         """
-        self._appender.check_fits(message, spare_bytes)
+        self._appender.check_fits(message, spare_bytes, topic or message.topic)
 
     def submit(self) -> None:
         """Hand the messages that were put to the writer. Call this once per iteration of the owner;

@@ -158,6 +158,8 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 def join_properties(properties: Mapping[str, str]) -> bytes:
     """Encode properties that were decoded before, of any length. It does not raise."""
+    if native is not None and (stored := native.properties_text(properties)) is not None:
+        return stored
     return _joined(properties).encode(errors="replace")
 
 
@@ -353,18 +355,18 @@ def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
     """Return (record size, queue offset, properties) of the record at byte *at*, which must be
     complete.
     """
-    size = int.from_bytes(buffer[at : at + 4])
-    sys_flag = buffer[at + 39]
-    body_at = (
-        at
-        + RECORD_V4.size
-        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
-        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    size, magic, _, _, _, queue_offset, _, sys_flag, *_, body_size = RECORD_V4.unpack_from(
+        buffer, at
     )
-    topic_at = body_at + int.from_bytes(buffer[body_at - 4 : body_at])
-    width = 1 if int.from_bytes(buffer[at + 4 : at + 8]) == MAGIC_V1 else 2
-    properties_at = topic_at + width + int.from_bytes(buffer[topic_at : topic_at + width]) + 2
-    return size, int.from_bytes(buffer[at + 20 : at + 28]), bytes(buffer[properties_at : at + size])
+    body_at = at + RECORD_V4.size
+    if sys_flag & _V6_HOSTS:
+        body_at += 12 * (sys_flag & _V6_HOSTS).bit_count()
+        body_size = int.from_bytes(buffer[body_at - 4 : body_at])
+    topic_at = body_at + body_size
+    properties_at = topic_at + 3 + buffer[topic_at]
+    if magic != MAGIC_V1:
+        properties_at = topic_at + 4 + int.from_bytes(buffer[topic_at : topic_at + 2])
+    return size, queue_offset, bytes(buffer[properties_at : at + size])
 
 
 def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:

@@ -85,7 +85,7 @@ def check_delivery(
     small. Raises InvalidOption.
     """
     if len(topic) > len(message.topic) or spare_bytes:
-        store.check_fits(message._replace(topic=topic), spare_bytes)
+        store.check_fits(message, spare_bytes, topic)
 
 
 class Schedule:
@@ -114,7 +114,7 @@ class Schedule:
             (SCHEDULE_TOPIC, queue_id): _Level(queue_id + 1, store, put, fetch, store_host, now_ms)
             for queue_id in (*range(self._known), *sorted(gone))
         }
-        store.on_growth.update({key: level.wake for key, level in self._levels.items()})
+        store.on_growth.update({key: level.grown for key, level in self._levels.items()})
         # progress of levels that have no queue here: another broker may have them, with the same
         # store
         self._others: dict[str, int] = {}
@@ -218,14 +218,19 @@ class _Level:
         """Return True if anything is not delivered yet."""
         return self.offset < self._store.max_offset(*self.key)
 
+    def grown(self) -> None:
+        """Begin to wait for the first message, if nothing waits yet: others are due after it."""
+        if self._timer is None:
+            self.wake()
+
     def wake(self) -> None:
         """Deliver due messages, or set the timer for the next one.
 
         When a batch is stored, or data was read from disk, this is called again.
         """
+        self._cancel_timer()
         if self._stopped is not None or self._on_the_way or self._reads.pending:
             return
-        self._cancel_timer()
         self.offset = max(self.offset, self._store.min_offset(*self.key))
         try:
             due, wait_ms = self._due()

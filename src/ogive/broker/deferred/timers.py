@@ -68,7 +68,12 @@ from ogive.store.message_store import MessageStore
 from ogive.store.tables import JsonTable, read_file, write_synced
 from ogive.store.types import NewMessage, PutDone, PutResult
 from ogive.transport.monitoring import Values
-from ogive.wire.message import decode_properties, decode_stored, real_place
+from ogive.wire.message import (
+    decode_properties,
+    decode_stored,
+    real_place,
+    stored_properties,
+)
 
 log = logging.getLogger(__name__)
 
@@ -411,7 +416,7 @@ class Timers:
     def _take_up(
         self, offset: int, commitlog_offset: int, record: bytes, progress: TimerProgress
     ) -> None:
-        properties = decode_properties(decode_stored(record).properties)
+        properties = decode_properties(stored_properties(memoryview(record), 0)[2])
         out_ms = properties.get(OUT_MS, "")
         if not is_time(out_ms):
             log.warning("skipped timer message %d, which has no delivery time", offset)

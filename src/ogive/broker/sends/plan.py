@@ -149,7 +149,8 @@ def plan_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[Put | None
     """Return one put for the first of *sends*, which are of one kind, and the number of these.
 
     They are those that need no further check: plain ones for queues that accept any message, half
-    messages for such queues, and ends of transactions whose message is in memory.
+    messages for such queues, and ends of transactions whose message is in memory. Messages with
+    special properties are checked one by one here, and stored together.
     """
     together = PLANNERS[sends[0].kind].together
     return (None, 0) if together is None else together(ctx, sends)
@@ -260,6 +261,30 @@ def _transactions_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[P
         undo=partial(transactions.take_back, steps),
     )
     return put, len(steps)
+
+
+def _specials_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int]:
+    """Return one put for the first messages, up to one that is refused or has to be stored by
+    itself.
+    """
+    puts: list[Put] = []
+    for send in sends:
+        try:
+            put = plan(ctx, send)
+        except OgiveError:
+            break
+        by_itself = put.opening is not None or (put.once and ctx.duplicates is not None)
+        if by_itself or not ctx.is_saved(put.saved):
+            break
+        puts.append(put)
+    if not puts:
+        return None, 0
+    together = puts[0]._replace(
+        messages=[put.messages[0] for put in puts],
+        answers=[put.answers[0] for put in puts],
+        topics=[put.topics[0] for put in puts],
+    )
+    return together, len(puts)
 
 
 def _group(half: NewMessage) -> str:
@@ -394,14 +419,14 @@ def _special(ctx: Context, send: Send, message: NewMessage, config: TopicConfig)
     topic.
     """
     topic, queue_id, properties, recall = _redirect(ctx, send, message, config)
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    stored = check_size(text.encode() + ctx.own_properties)
-    answer = send.answer._replace(
-        queue_id=queue_id if topic == message.topic else message.queue_id,
-        key=properties[PropertyName.UNIQ_KEY],
+    stored = check_size(join_properties(properties) + ctx.own_properties)
+    answer = SendAnswer(
+        send.answer.opaque,
+        queue_id if topic == message.topic else message.queue_id,
+        properties[PropertyName.UNIQ_KEY],
         more=None if recall is None else ("recallHandle", recall),
     )
-    redirected = message._replace(topic=topic, queue_id=queue_id, properties=stored)
+    redirected = _new(NewMessage, (topic, queue_id, message.body, stored, *message[4:]))
     saved, once, opening = topic, False, None
     if topic == HALF_TOPIC:
         saved = config.name
@@ -468,7 +493,12 @@ def _redirect(
         if DELETE_KEY not in properties:
             ctx.timers.check_room()
         recall = recall_handle(properties, ctx.config.name)
-        if b"TIMER_DELIVER_MS\x01" not in text and len(join_properties(properties)) > room:
+        if (
+            # half of the limit is far from it
+            len(text) > MAX_PROPERTIES_BYTES // 2
+            and b"TIMER_DELIVER_MS\x01" not in text
+            and len(join_properties(properties)) > room
+        ):
             # Delivery is then at the end of its second, as TIMER_OUT_MS says.
             del properties[PropertyName.TIMER_DELIVER_MS]
     if is_retry:
@@ -481,8 +511,11 @@ def _by_priority(properties: dict[str, str], queue_id: int, config: TopicConfig)
 
     Remove the priority of a message of another type.
     """
+    text = properties.get(PropertyName.PRIORITY)
+    if text is None:
+        return queue_id
     try:
-        priority = parse_int(properties.get(PropertyName.PRIORITY, ""))
+        priority = parse_int(text)
     except ValueError:
         return queue_id
     if priority < 0:
@@ -608,7 +641,7 @@ class Planner(NamedTuple):
 PLANNERS: Final[Mapping[int, Planner]] = {
     SendKind.PLAIN: Planner(_plain_together, _plain),
     SendKind.BATCH: Planner(_batches_together, _batch),
-    SendKind.SPECIAL: Planner(None, _special),
+    SendKind.SPECIAL: Planner(_specials_together, _special),
     SendKind.HALF: Planner(_transactions_together, _half),
     SendKind.END: Planner(_transactions_together, None),
 }

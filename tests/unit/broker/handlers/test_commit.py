@@ -95,6 +95,15 @@ READS: dict[str, list[RemotingCommand]] = {
     ],
     "a tag that is not ASCII, again and again": [send(), *[send(TAGS="订单") for _ in range(9)]],
     "a delayed one, again and again": [send(), *[send(DELAY="3") for _ in range(9)]],
+    "a timed one, again and again": [send(), *[send(TIMER_DELAY_SEC="60") for _ in range(9)]],
+    "delays of all kinds, one of them wrong": [
+        send(DELAY="3"),
+        send("Another", 1, DELAY="5", j=2),
+        send(TIMER_DELAY_SEC="60", flag=2),
+        send(TIMER_DELAY_MS="no number"),
+        send("Typed", DELAY="1"),
+        send("Typed", 2, TIMER_DELAY_MS="60000"),
+    ],
     "many behind the unusual ones": [
         *[send(DELAY="3") for _ in range(3)],
         *[send() for _ in range(20)],
@@ -168,6 +177,17 @@ async def test_sends_of_one_read_are_stored_together(
     broker = await prepare(await start_broker())
     writes = Writes(broker, monkeypatch)
     await Reads(broker).answers([send(queue=n % 4, flag=n % 3) for n in (0, 2) * 60])
+    assert writes.sizes == [120]
+
+
+@pytest.mark.parametrize("delay", [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "60"}])
+async def test_delayed_sends_of_one_read_are_stored_together(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, delay: dict[str, str]
+) -> None:
+    broker = await prepare(await start_broker())
+    writes = Writes(broker, monkeypatch)
+    sends = [send("T" if n else "Another", n, flag=n, **delay) for n in (0, 2) * 60]
+    await Reads(broker).answers(sends)
     assert writes.sizes == [120]
 
 
