@@ -199,6 +199,7 @@ class ConcurrentService:
         await self._failed_messages.close(max(0.0, deadline - self._loop.time()))
 
     # --- in the workers ---------------------------------------------------------------------------
+    # Two loops that differ only in the await: a call for a step of them would be one per message.
 
     def _run(self, piece: Slice) -> bool:
         """Return True: all that the slice has to report stands in it."""
@@ -208,7 +209,6 @@ class ConcurrentService:
         piece.begun = now = clock()
         ends = now + LONG_SLICE_S
         begins = self._begins(piece)
-        # _next and _ended without their calls: this is for each message
         while begins and (process_queue.active or not process_queue.dropped):
             try:
                 next_one: Any = waiting.popleft()
@@ -228,46 +228,40 @@ class ConcurrentService:
         return True
 
     async def _run_async(self, piece: Slice) -> bool:
+        """Do as ``_run`` does, with an async listener."""
         listener, observer, clock = self._listener, self._group.observer, self._loop.time
+        process_queue, waiting, done = piece.process_queue, piece.waiting, piece.done
+        single = self._batch == 1
         worker = asyncio.current_task()
         assert worker is not None
         piece.begun = now = clock()
         ends = now + LONG_SLICE_S
         begins = self._begins(piece)
-        while begins and (batch := self._next(piece)) is not None:
-            # one that a call has left behind
+        while begins and (process_queue.active or not process_queue.dropped):
+            try:
+                next_one: Any = waiting.popleft()
+            except IndexError:
+                break
+            piece.current = batch = (next_one,) if single else next_one
+            # a cancellation that a call has left behind
             while worker.cancelling():
                 worker.uncancel()
-            self._ended(piece, batch, await call_async(listener, batch, observer))
+            verdict = await call_async(listener, batch, observer)
+            if verdict is None:
+                done += batch
+            else:
+                piece.others.append((batch, verdict))
+            piece.current = ()
             piece.begun = now = clock()
             if now > ends:
                 self._give_back(piece)
-        if len(piece.done) > 1:
+        if len(done) > 1:
             await asyncio.sleep(0)
         return True
 
     def _begins(self, piece: Slice) -> bool:
         self._rests.discard(piece)
         return piece.is_rest or (piece.process_queue.active and not self._stopping)
-
-    def _next(self, piece: Slice) -> Batch | None:
-        """Return the messages of the next call; None if there is none."""
-        if not piece.process_queue.active and piece.process_queue.dropped:
-            return None
-        try:
-            next_one: Any = piece.waiting.popleft()
-        except IndexError:
-            return None
-        piece.current = [next_one] if self._batch == 1 else next_one
-        return piece.current
-
-    @staticmethod
-    def _ended(piece: Slice, batch: Batch, verdict: Verdict) -> None:
-        if verdict is None:
-            piece.done += batch
-        else:
-            piece.others.append((batch, verdict))
-        piece.current = ()
 
     def _give_back(self, piece: Slice) -> None:
         """Let other workers have the rest, before all that came later."""
