@@ -18,7 +18,7 @@ from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.quota import FilterQuota, ReplyQuota, RequestQuota, size_of
 from ogive.broker.registration import Registration
 from ogive.broker.replies import refusal
-from ogive.broker.sends.duplicates import Answer, Duplicates
+from ogive.broker.sends.duplicates import Duplicates
 from ogive.broker.state.client_table import ClientTable
 from ogive.broker.state.config_table import GroupTable, RequestModes
 from ogive.broker.state.offset_table import OffsetTable
@@ -233,20 +233,6 @@ class Context:
             for message in messages
         ]
         self.put_now(messages, self.traffic.counted(messages, done))
-
-    def put_once(
-        self, messages: Sequence[NewMessage], answer: Answer, topic: str, user: str | None
-    ) -> None:
-        """Call put() for messages that are not in the window of duplicates yet.
-
-        *user* is the sender, with access control.
-        """
-        assert self.duplicates is not None
-        put = partial(self.duplicates.put, self.put_now, messages, answer, user)
-        if self.is_saved(topic):
-            put()
-        else:
-            self.once_saved(topic, messages, put, partial(answer, messages[0].queue_id))
 
     async def synced(self) -> None:
         """Return when everything put before is on stable storage. Raises StoreError."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from ogive.broker.replies import ONEWAY, code_and_remark, refuse, success_frame
 from ogive.broker.sends.checks import check_room
+from ogive.broker.sends.duplicates import OnPlaced
 from ogive.broker.sends.plan import Put, plan, plan_together
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ProtocolError, StoreError
@@ -81,12 +82,19 @@ def commit(ctx: Context, connection: Connection, put: Put, signed: Signed | None
     done = partial(
         _committed, ctx, connection, code, answers, topics, batched, ends, ctx.loop.time()
     )
+    messages, fail = put.messages, done
     if put.once and ctx.duplicates is not None:
-        _put_once(ctx, put, signed, done)
-    elif ctx.is_saved(put.saved):
-        _put_now(ctx, put, done)
+        # the permission was checked before this, and with it the signature
+        user = None if ctx.guard is None or signed is None else signed.access_key
+        messages, placed = _one_by_one(put, done)
+        store = partial(ctx.duplicates.put, ctx.put_now, messages, placed, user)
+        fail = partial(placed, messages[0].queue_id)
     else:
-        ctx.once_saved(put.saved, put.messages, partial(_put_now, ctx, put, done), done)
+        store = partial(_put_now, ctx, put, done)
+    if ctx.is_saved(put.saved):
+        store()
+    else:
+        ctx.once_saved(put.saved, messages, store, fail)
     ctx.sends_waiting += len(put.answers)
 
 
@@ -104,8 +112,9 @@ def _put_now(ctx: Context, put: Put, done: Stored) -> None:
     ctx.put_now(put.messages, done if put.opening is None else put.opening(done))
 
 
-def _put_once(ctx: Context, put: Put, signed: Signed | None, done: Stored) -> None:
-    """Store those messages of one send that are not in the window of duplicates yet.
+def _one_by_one(put: Put, done: Stored) -> tuple[Sequence[NewMessage], OnPlaced]:
+    """Return the messages of one send for the window of duplicates, and the callback for their
+    places.
 
     If they were stored before, perhaps in another queue, the answer has that place.
     """
@@ -120,8 +129,7 @@ def _put_once(ctx: Context, put: Put, signed: Signed | None, done: Stored) -> No
         for one in put.messages
         for message in (one.each() if isinstance(one, NewBatch) else (one,))
     ]
-    user = None if ctx.guard is None or signed is None else signed.access_key
-    ctx.put_once(messages, placed, put.saved, user)
+    return messages, placed
 
 
 def _committed(

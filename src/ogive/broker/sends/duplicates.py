@@ -57,14 +57,15 @@ class FirstPlace(NamedTuple):
     result: PutResult
 
 
-Put = Callable[[Sequence[NewMessage], PutDone], None]
-Answer = Callable[[int, list[PutResult] | OgiveError], None]
+StoreNew = Callable[[Sequence[NewMessage], PutDone], None]
+"""Stores messages that are not in the window yet."""
+OnPlaced = Callable[[int, list[PutResult] | OgiveError], None]
 """Called once: with the queue of the first message and the place of each, or the reason why nothing
 was stored.
 """
 
 
-class Stored(Protocol):
+class KeySearch(Protocol):
     """The part of MessageStore that finds messages stored before."""
 
     def now_ms(self) -> int: ...
@@ -90,7 +91,7 @@ class Duplicates:
         self,
         window_s: float,
         max_keys: int,
-        store: Stored,
+        store: KeySearch,
         bring_in: Callable[[Cold], Awaitable[None]],
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
     ) -> None:
@@ -100,7 +101,7 @@ class Duplicates:
         self._started_ms = store.now_ms()
         self._firsts: OrderedDict[Key, _First] = OrderedDict()
         # Sends that wait for a look at the disk. Later ones must not pass them.
-        self._held: deque[tuple[Put, Sequence[NewMessage], Answer, str | None]] = deque()
+        self._held: deque[tuple[StoreNew, Sequence[NewMessage], OnPlaced, str | None]] = deque()
         self._held_bytes = 0
         self._working = False
         self._warned = False
@@ -109,7 +110,11 @@ class Duplicates:
         return len(self._firsts)
 
     def put(
-        self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None = None
+        self,
+        put: StoreNew,
+        messages: Sequence[NewMessage],
+        answer: OnPlaced,
+        user: str | None = None,
     ) -> None:
         """Store the new ones of *messages* with *put*, and call *answer* for all of them.
 
@@ -149,7 +154,7 @@ class Duplicates:
             self._working = False
 
     def _put(
-        self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None
+        self, put: StoreNew, messages: Sequence[NewMessage], answer: OnPlaced, user: str | None
     ) -> None:
         now_ms = self._store.now_ms()
         self._expire(now_ms)
@@ -294,7 +299,7 @@ def _key(message: NewMessage, user: str | None) -> Key | None:
 class _Sends:
     """The messages of one request; the answer is sent when each has its place."""
 
-    def __init__(self, count: int, answer: Answer) -> None:
+    def __init__(self, count: int, answer: OnPlaced) -> None:
         self._placed: list[FirstPlace | None] = [None] * count
         self._left, self._answer = count, answer
 
