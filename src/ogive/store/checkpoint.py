@@ -20,7 +20,7 @@ from ogive.errors import StoreCorrupt
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.directory import was_ours
 from ogive.store.fs import Fs
-from ogive.store.key_index import IndexState
+from ogive.store.index_file import IndexState
 from ogive.store.record import NEVER
 from ogive.store.segments import segment_names
 from ogive.store.tables import JsonTable, peek, read_file, replace_file, write_synced

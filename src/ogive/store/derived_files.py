@@ -22,7 +22,8 @@ from ogive.store.checkpoint import Checkpoint, DeletionTable
 from ogive.store.commitlog import LogReader
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, QueueWrite
 from ogive.store.fs import NO_SPACE, Fs, reason
-from ogive.store.key_index import IndexFiles, IndexWrite, KeyIndex
+from ogive.store.index_file import IndexFiles, IndexWrite
+from ogive.store.key_index import KeyIndex
 from ogive.store.types import StoreConfig
 from ogive.store.writer import WriterLink
 

@@ -33,6 +33,7 @@ from ogive.store.appender import Appender
 from ogive.store.clock import SteadyClock, now_ms
 from ogive.store.commitlog import LogReader, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
+from ogive.store.deletions import StoredTopics
 from ogive.store.derived_files import DerivedFiles, FlushPolicy
 from ogive.store.directory import lock_directory, mark_ours, unusable
 from ogive.store.file_reader import Cold, Disk, Place, bring_in
@@ -41,7 +42,7 @@ from ogive.store.journal import Journal
 from ogive.store.log_scan import Scrubbed, scrub
 from ogive.store.queue_reader import QueueReader
 from ogive.store.recovery import Recovered, recover
-from ogive.store.retention import LogRetention, StoredTopics
+from ogive.store.retention import LogRetention
 from ogive.store.tables import make_lasting_dirs
 from ogive.store.types import (
     Entry,

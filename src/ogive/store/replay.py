@@ -26,9 +26,10 @@ from ogive.store.checkpoint import Checkpoint, QueueCheckpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue, QueueFiles, names_a_directory
 from ogive.store.file_reader import Handles
 from ogive.store.fs import Fs
-from ogive.store.key_index import IndexFiles, KeyIndex, Sizes, index_names
-from ogive.store.key_index import found_sizes as found_index_sizes
-from ogive.store.key_index import restored as restored_index
+from ogive.store.index_file import IndexFiles, Sizes, index_names
+from ogive.store.index_file import found_sizes as found_index_sizes
+from ogive.store.index_file import restored as restored_index
+from ogive.store.key_index import KeyIndex
 from ogive.store.log_scan import Scanned, properties_of
 from ogive.store.queue_types import QueueKind, QueueKinds, messages_in
 from ogive.store.record import MAX_CRC_PROPERTIES, delay_level, tag_hash

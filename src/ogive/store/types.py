@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from ogive.errors import InvalidOption, OgiveError, ProtocolError
-from ogive.store.key_index import Sizes
+from ogive.store.index_file import Sizes
 from ogive.wire.bodies.configs import DelayLevels
 from ogive.wire.message import MAX_BATCH_MESSAGES, decode_batch
 from ogive.wire.sends import NewMessage as NewMessage

@@ -29,7 +29,7 @@ from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
 from ogive.store.directory import was_ours
 from ogive.store.file_reader import Handles
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
-from ogive.store.key_index import index_names, restored
+from ogive.store.index_file import index_names, restored
 from ogive.store.log_scan import LogEnd, LogScan, properties_of
 from ogive.store.queue_types import UNIT, UNIT_BYTES, QueueKind, QueueKinds, messages_in
 from ogive.store.record import Record, tag_hash

@@ -4,7 +4,7 @@ tests/interop/test_store_exchange.py starts it with this file.
 
 from pathlib import Path
 
-from ogive.store.key_index import Sizes
+from ogive.store.index_file import Sizes
 from ogive.store.types import APACHE_CONF
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker

@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.native import Native
-from ogive.store.key_index import Keyed, KeyIndex, PackedKeys, Sizes, pack_keys
+from ogive.store.index_file import Sizes
+from ogive.store.key_index import Keyed, KeyIndex, PackedKeys, pack_keys
 
 SIZES = Sizes(5, 64)
 BEGIN_MS = 1_700_000_000_123

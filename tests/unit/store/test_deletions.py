@@ -22,7 +22,7 @@ WIDE = ROOT / "consumequeue" / "Wide"
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue is two or three paths: a file, its directory, and that there is no more."""
-    monkeypatch.setattr("ogive.store.retention.PATHS_AT_ONCE", 4)
+    monkeypatch.setattr("ogive.store.deletions.PATHS_AT_ONCE", 4)
 
 
 class Run:

@@ -1,6 +1,6 @@
 """One file of the index of keys. How files grow and are made again stands in test_key_index.py."""
 
-from ogive.store.key_index import Sizes, sizes_of
+from ogive.store.index_file import Sizes, sizes_of
 
 
 def test_sizes_are_told_from_the_length_of_a_file() -> None:

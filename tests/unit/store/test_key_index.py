@@ -8,18 +8,14 @@ import pytest
 
 from ogive.native import native
 from ogive.store.file_reader import Cold, Disk
+from ogive.store.index_file import HEADER, ITEM, IndexFiles, Sizes, restored
 from ogive.store.key_index import (
-    HEADER,
-    ITEM,
-    IndexFiles,
     Keyed,
     KeyIndex,
     PackedKeys,
-    Sizes,
     as_index_hash,
     java_hashes,
     java_prefix,
-    restored,
 )
 from ogive.store.types import NewMessage
 from tests.chaos.recorder import MemoryFs
