@@ -37,7 +37,8 @@ from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
 from ogive.client.metrics import ClientMetrics
 from ogive.client.namespace import Namespace
-from ogive.client.route_cache import MASTER_ID, NameServers, RouteCache
+from ogive.client.route_cache import NameServers, RouteCache
+from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     GroupNotExist,
     IllegalStateError,

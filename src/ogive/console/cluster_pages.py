@@ -9,7 +9,7 @@ from ogive.client.admin import BrokerStatus
 from ogive.client.admin.base import master_addresses
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topic_admin import broker_status
-from ogive.client.route_cache import MASTER_ID
+from ogive.client.routes import MASTER_ID
 from ogive.console.queries import Queries, gather_answers, reason
 from ogive.errors import OgiveError
 from ogive.model import is_system_group, reply_topic

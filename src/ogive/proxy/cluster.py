@@ -32,7 +32,7 @@ from ogive.client import rpc
 from ogive.client.broker_requests import BrokerRequests
 from ogive.client.config import ClientConfig, tls_context
 from ogive.client.instance import ClientInstance
-from ogive.client.route_cache import MASTER_ID
+from ogive.client.routes import MASTER_ID
 from ogive.client.rpc import PopAnswer
 from ogive.errors import (
     ConnectError,

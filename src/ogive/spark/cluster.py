@@ -27,7 +27,7 @@ from ogive.client import rpc
 from ogive.client.config import MAX_TIME_S, ClientConfig, file_stamp, read_credentials
 from ogive.client.instance import ClientInstance
 from ogive.client.portal import Portal, portal
-from ogive.client.route_cache import (
+from ogive.client.routes import (
     MASTER_ID,
     auto_create_route,
     broker_addresses,

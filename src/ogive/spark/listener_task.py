@@ -44,7 +44,7 @@ from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener
-from ogive.client.route_cache import MASTER_ID
+from ogive.client.routes import MASTER_ID
 from ogive.client.trace import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
 from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from ogive.client import rpc
-from ogive.client.route_cache import choose_queue, split_by_size
+from ogive.client.routes import choose_queue, split_by_size
 from ogive.errors import (
     OgiveError,
     SendFailed,

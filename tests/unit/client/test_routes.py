@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogive.client.route_cache import (
+from ogive.client.routes import (
     auto_create_route,
     broker_addresses,
     publish_queues,

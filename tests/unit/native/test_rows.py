@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from ogive.client.route_cache import split_by_size
+from ogive.client.routes import split_by_size
 from ogive.errors import SendFailed
 from ogive.native import Native
 from ogive.spark import rows

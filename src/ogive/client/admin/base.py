@@ -19,7 +19,7 @@ from ogive.client.admin.records import GroupSummary, TopicKind, TopicSummary, to
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.namespace import Namespace
-from ogive.client.route_cache import MASTER_ID, similar_topics
+from ogive.client.routes import MASTER_ID, similar_topics
 from ogive.errors import (
     BrokerError,
     ConsumerNotOnline,

@@ -16,7 +16,7 @@ from ogive.client.admin.records import (
     setting_changes,
 )
 from ogive.client.config import check_type
-from ogive.client.route_cache import MASTER_ID
+from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     BrokerError,
     BrokerInternalError,

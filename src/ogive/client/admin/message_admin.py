@@ -10,7 +10,7 @@ from ogive.client import rpc
 from ogive.client.admin.base import AdminBase, master_addresses, master_of
 from ogive.client.admin.offset_admin import to_ms
 from ogive.client.config import check_type
-from ogive.client.route_cache import subscribe_queues
+from ogive.client.routes import subscribe_queues
 from ogive.errors import (
     BrokerError,
     BrokerInternalError,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ogive.client import rpc
 from ogive.client.admin.base import AdminBase, master_addresses, master_of
 from ogive.client.admin.records import OffsetReset, ResetTarget
-from ogive.client.route_cache import subscribe_queues
+from ogive.client.routes import subscribe_queues
 from ogive.errors import (
     BrokerError,
     BrokerInternalError,

@@ -16,7 +16,7 @@ from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import AnyListener
-from ogive.client.route_cache import MASTER_ID
+from ogive.client.routes import MASTER_ID
 from ogive.errors import CompressionUnavailable, ProtocolError
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, retry_topic
 from ogive.wire.compression import decompress

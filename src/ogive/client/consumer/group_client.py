@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from ogive.client import rpc
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start
-from ogive.client.route_cache import MASTER_ID
+from ogive.client.routes import MASTER_ID
 from ogive.errors import ConnectError, MessageIllegal, OgiveError, ResponseCode, TransportError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
 from ogive.transport.connection import Connection

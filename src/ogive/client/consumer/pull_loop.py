@@ -37,7 +37,7 @@ from ogive.client.consumer.group_client import Outages
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.subscription import MemberContext, QueueObserver
-from ogive.client.route_cache import MASTER_ID
+from ogive.client.routes import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated, TransportError
 from ogive.model import PullResult, PullStatus
 from ogive.wire.bodies.clients import SubscriptionData

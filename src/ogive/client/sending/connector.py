@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ogive.client import rpc
 from ogive.client.instance import ClientInstance
-from ogive.client.route_cache import (
-    NotWritable,
-    auto_create_route,
-    publish_queues,
-)
+from ogive.client.routes import NotWritable, auto_create_route, publish_queues
 from ogive.client.sending.destinations import Destinations
 from ogive.client.sending.in_flight import DeadlineWatch
 from ogive.client.sending.pending import Lane, PendingSend, PendingTopic

@@ -5,9 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ogive.client.route_cache import (
-    choose_queue,
-)
+from ogive.client.routes import choose_queue
 from ogive.client.sending.pending import Lane, PendingSend, PendingTopic, Target
 from ogive.errors import (
     NoRoute,

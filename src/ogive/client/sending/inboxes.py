@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ogive.client.config import ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.instrumentation import must_pass
-from ogive.client.route_cache import choose_queue
+from ogive.client.routes import choose_queue
 from ogive.client.sending.batches import Batches, Observed
 from ogive.client.sending.destinations import Destinations, targets_on
 from ogive.client.sending.handle import ITEM_BYTES, BatchOutcome, SendHandle

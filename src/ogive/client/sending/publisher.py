@@ -31,7 +31,7 @@ from typing import Any, Final
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.route_cache import publish_queues
+from ogive.client.routes import publish_queues
 from ogive.client.sending.accumulator import Accumulator, OrderedQueue, seal
 from ogive.client.sending.batches import Batches
 from ogive.client.sending.connector import Connector, LevelCheck, Resolver
