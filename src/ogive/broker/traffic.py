@@ -5,11 +5,12 @@ Source: StoreStatsService.java, BrokerStatsManager.java, 5.3; StatsItem.java, St
 
 Windowed counters have messages, bytes and calls by key, in the last minute, hour and day.
 
-Differs from Java: until a rate's window has passed once, the rate is that since the start, where
-Java shows nothing; send times are of all sends since the start.
-
-Differs from Java: a window ends now, not at the last sample. A key that is younger than the window
-has its count since it began; Java shows nothing for hour and day until it has two samples.
+Differs from Java
+- Until a rate's window has passed once, the rate is that since the start; Java shows nothing.
+- Send times are of all sends since the start.
+- A window ends now, not at the last sample.
+- A key that is younger than the window has its count since it began; Java shows nothing for hour
+  and day until it has two samples.
 """
 
 import time

@@ -1,6 +1,5 @@
-"""Answer requests of brokers: changed members, transactions, replies, running info.
-
-Receives the replies to this client's requests.
+"""Answer requests of brokers: changed members, transactions, running info, and replies to this
+client's requests.
 
 Source: ClientRemotingProcessor.java, RequestFutureHolder.java, 5.3.
 
@@ -8,8 +7,6 @@ Behaviour
 - A broker pushes a reply (code 326) to the client that asked; the correlation id tells which
   request it is for. The broker is told SUCCESS, even if nobody is waiting for the reply any more.
 - A reply that cannot be read ends its request with that error, and the broker is told.
-
-Source: ClientRemotingProcessor.java, 5.3.
 """
 
 import asyncio

@@ -58,8 +58,9 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        # it is a parent process's, or has stopped
-        self.barred = False
+        # not in a forked child, and not after the loop's end: what lives on it belongs to another
+        # process, or is closed
+        self.alive = True
         self.loop = new_event_loop()
         # what was posted and has not run yet
         self.inbox: deque[tuple[Callable[..., None], tuple[Any, ...], Waiter | None]] = deque()
@@ -75,7 +76,7 @@ class Portal:
 
     def forked(self) -> None:
         """Record that this is the portal of a parent process."""
-        self.barred = True
+        self.alive = False
 
     def ensure_running(self) -> None:
         """Start the loop's thread, unless it was started.
@@ -172,11 +173,6 @@ class Portal:
             finally:
                 wakers.remove(threading.get_ident())
 
-    @property
-    def posted(self) -> int:
-        """Number of posts that have not run yet."""
-        return len(self.inbox)
-
     def _drain(self) -> None:
         # first: anything appended from now on schedules the next round
         self._draining = False
@@ -199,16 +195,14 @@ class Portal:
         """Raise IllegalStateError in a forked child, on the loop itself, where waiting would never
         end, and after the loop's end.
         """
-        if not self.barred and (
-            self._thread is None or threading.get_ident() != self._thread.ident
-        ):
+        if self.alive and (self._thread is None or threading.get_ident() != self._thread.ident):
             return
         if self.pid != os.getpid():
             raise IllegalStateError(
                 f"this object was made in process {self.pid} and cannot be used in its forked "
                 f"child {os.getpid()}: make a new one here"
             )
-        if not self.barred:
+        if self.alive:
             raise IllegalStateError(
                 "a blocking call inside a coroutine of ogive's own loop would never end: use "
                 "ogive.aio there"
@@ -217,13 +211,6 @@ class Portal:
             "the program is ending, and ogive's loop has stopped: nothing can be sent or asked "
             "any more"
         )
-
-    @property
-    def alive(self) -> bool:
-        """Return False in a forked child, and after the loop's end: the objects on it belong to
-        another process, or are closed.
-        """
-        return not self.barred
 
     def register(self, closable: Closable, *, first: bool = False) -> None:
         """Close *closable* when the interpreter exits, unless it is unregistered before.
@@ -245,7 +232,7 @@ class Portal:
                 closable.close_at_exit()
             except OgiveError as exc:
                 log.warning("at exit: %s", exc)
-        self._stopped = self.barred = True
+        self._stopped, self.alive = True, False
         self.loop.call_soon_threadsafe(self.loop.stop)
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)

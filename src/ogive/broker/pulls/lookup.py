@@ -7,7 +7,7 @@ Source: QueryMessageProcessor.java, DefaultMessageStore.queryMessage, 5.3.
 Behaviour
 - The answer's body is the newest records that have the key, at most 64 and max_large_pull_bytes, in
   the order of the commit log; its header says up to where keys are indexed. None: QUERY_NOT_FOUND.
-- indexType=T asks for a tag, as in 5.5; see lookup.py.
+- indexType=T asks for a tag, as in 5.5; see below.
 - _UNIQUE_KEY_QUERY=true limits the answer to 32.
 
 Differs from Java

@@ -1,12 +1,8 @@
 """Running info that a member reports, and its rates of the last minute and hour.
 
-Source: DefaultMQPushConsumerImpl.java, 5.3.
+Pure: the caller gives the times, in seconds of any clock that only goes forward.
 
-Source: ConsumerStatsManager.java, 5.3.
-
-Times are given by the caller, in seconds of any clock that only goes forward.
-
-Pure. Source: DefaultMQPushConsumerImpl.java, 5.3.
+Source: DefaultMQPushConsumerImpl.java, ConsumerStatsManager.java, 5.3.
 """
 
 from collections import deque

@@ -38,6 +38,7 @@ class InFlightLimit:
 
     def take(self, size: int) -> bool:
         """Acquire if ``admits``. Return False if not."""
+        # admits and acquire without their calls: this is for each submitted message
         if (
             self._waiting
             or self.count >= self._max_count

@@ -169,7 +169,7 @@ class Producer(Facade, Generic[B]):
         if (
             publisher is None
             or portal is None
-            or portal.barred
+            or not portal.alive
             # a message in front of this one may be on its way to the loop
             or portal.inbox
         ):
@@ -389,7 +389,7 @@ class Producer(Facade, Generic[B]):
         portal, publisher = self._live(), self._asyncio.publisher
         if (
             not pending.unusual_level
-            and (posted := portal.posted) < MAX_POSTED
+            and (posted := len(portal.inbox)) < MAX_POSTED
             and pending.size < POSTED_BYTES
             and publisher.has_room(pending.size, posted)
         ):
