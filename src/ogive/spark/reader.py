@@ -129,13 +129,7 @@ class _Reading:
         self, side: str, bound: Bound, spans: Spans, *, beyond: bool = False
     ) -> dict[MessageQueue, int]:
         """Return the offset of *bound* in every queue; *side* is the start or the end."""
-        name = side + (
-            "OffsetsByTimestamp"
-            if isinstance(bound, AtTimes)
-            else "Timestamp"
-            if isinstance(bound, AtTime)
-            else "Offsets"
-        )
+        name = _option(side, bound)
         times = times_wanted(name, bound, spans)
         group = self._options.consumer_group or TOOLS_GROUP
         found = self._cluster.search(times, group) if times else {}
@@ -178,14 +172,13 @@ class _Reading:
     def _refuse_reversed(self, starting: Bound, queue: MessageQueue, start: int, end: int) -> None:
         """Raise InvalidOption for a start behind the end that must be a mistake.
 
-        *start* is the position of *starting* in *queue*.
+        *start* is the position of *starting* in *queue*. A group may have passed the end, and the
+        messages before it may be deleted.
         """
-        near_end = starting == "latest" or isinstance(starting, Behind)
-        given = isinstance(starting, dict) or (near_end and isinstance(self._options.ending, dict))
-        if start > end and given:
+        if start > end and starting not in ("group", "earliest"):
             raise InvalidOption(
-                f"startingOffsets says {start} for queue {queue}, behind the end of the read, "
-                f"which is {end}"
+                f"{_option('starting', starting)} says {start} for queue {queue}, behind the end "
+                f"of the read, which is {end}"
             )
 
     def _lost(self, loss: DataLoss) -> None:
@@ -250,6 +243,13 @@ class _Reading:
         ]
         for gone in lost:
             self._lost(data_loss(gone))
+
+
+def _option(side: str, bound: Bound) -> str:
+    """Return the name of the option that *bound* is from; *side* is the start or the end."""
+    if isinstance(bound, AtTimes):
+        return f"{side}OffsetsByTimestamp"
+    return f"{side}Timestamp" if isinstance(bound, AtTime) else f"{side}Offsets"
 
 
 def joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueRange, bytes]]:
@@ -443,12 +443,13 @@ class StreamReader(_Reading, MirroredStream):
         bound = self._options.starting or "latest"
         spans = self._spans()
         positions = self._resolve("starting", bound, spans)
-        if isinstance(self._options.ending, dict):
+        of_group = self._committed(spans) if bound == "latest" else {}
+        if self._options.ending is not None:
             stop = self._resolve("ending", self._options.ending, spans, beyond=True)
-            for queue in sorted(spans):
+            for queue in sorted(spans.keys() - of_group.keys()):
                 self._refuse_reversed(bound, queue, positions[queue], stop[queue])
         if bound == "latest":
-            positions = {**positions, **self._committed(spans)}
+            positions = {**positions, **of_group}
             self._store(positions, now=True)
         return positions
 

@@ -172,6 +172,68 @@ def test_a_start_behind_the_end_is_refused_however_it_is_said(
         ).initialOffset()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"startingTimestamp": "200", "endingOffsets": '{"Orders": {"0": 1}}'},
+            "startingTimestamp says 2 for queue .*, behind the end of the read, which is 1",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"Orders": {"0": 200}}',
+                "endingOffsets": "latest-2",
+            },
+            "startingOffsetsByTimestamp says 2 for queue .*, behind .*, which is 1",
+        ),
+        (
+            {"startingOffsets": "latest", "endingTimestamp": "200"},
+            "startingOffsets says 3 for queue .*, behind the end of the read, which is 2",
+        ),
+        (
+            {
+                "startingOffsets": "latest-1",
+                "endingOffsetsByTimestamp": '{"Orders": {"0": 100}}',
+            },
+            "startingOffsets says 2 for queue .*, behind the end of the read, which is 0",
+        ),
+        (
+            {"startingOffsets": '{"Orders": {"0": 2}}', "endingTimestamp": "200"},
+            None,
+        ),
+        ({"startingTimestamp": "301", "endingOffsets": "latest"}, None),
+    ],
+)
+def test_a_start_behind_the_end_is_refused_also_if_one_of_both_is_a_time(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], message: str | None
+) -> None:
+    cluster = FixedCluster({QUEUE: 3})
+    cluster.stored_at[QUEUE] = [100, 199, 300]
+    monkeypatch.setattr(reader, "cluster", lambda _: cluster)
+    batch = BatchReader(SourceOptions.parse({"subscribe": "Orders", **options}), MESSAGE_COLUMNS)
+    streamed = stream(monkeypatch, cluster, **options)
+    if message is None:
+        assert not batch.partitions()
+        assert streamed.initialOffset()
+        return
+    with pytest.raises(InvalidOption, match=message):
+        batch.partitions()
+    with pytest.raises(InvalidOption, match=message):
+        streamed.initialOffset()
+
+
+def test_a_stream_that_starts_where_its_group_stands_may_end_before_the_latest_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = FixedCluster({QUEUE: 30}, {QUEUE: 10})
+    options = {
+        "startingOffsets": "latest",
+        "consumerGroup": "g",
+        "endingOffsets": '{"Orders": {"0": 20}}',
+    }
+    assert ends(stream(monkeypatch, cluster, **options).initialOffset()) == [10]
+
+
 def test_a_group_that_has_passed_the_end_leaves_nothing_to_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
