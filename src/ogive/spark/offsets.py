@@ -111,7 +111,8 @@ _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(
     r"(\d{1,12})\s*(ms|s|m|h|d)(?:(?<=[smhd])(?:ec|econds?|in|inutes?|ours?|ays?)?)?"
 )
-_MAX_MS: Final = 1 << 62
+_MAX_MS: Final = 253_402_300_800_000
+"""The end of the year 9999: a larger number is in microseconds."""
 
 
 def offsets_bound(name: str, text: str) -> Bound:

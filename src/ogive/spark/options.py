@@ -112,12 +112,23 @@ _SAID_ELSEWHERE: Final = {
     "admin.url": "the option is nameServer",
     "ssl": "the option is tls",
     "security.protocol": "the option is tls",
+    "usetls": "the option is tls",
+    "tlsenable": "the option is tls",
+    "tlsenabled": "the option is tls",
+    "enabletls": "the option is tls",
     "user": "the option is accessKey, or credentials for a file",
     "username": "the option is accessKey, or credentials for a file",
     "ak": "the option is accessKey, or credentials for a file",
     "password": "the option is secretKey, or credentials for a file",
     "sk": "the option is secretKey, or credentials for a file",
+    "acl": "the options are accessKey and secretKey, or credentials for a file",
+    "aclenabled": "the options are accessKey and secretKey, or credentials for a file",
+    "accesscontrol": "the options are accessKey and secretKey, or credentials for a file",
+    "namesrvaddress": "the option is nameServer",
+    "metadata.broker.list": "the option is nameServer: it finds the brokers",
+    "zookeeper.connect": "the option is nameServer: it finds the brokers",
     "instancename": "clients name themselves",
+    "clientname": "clients name themselves",
 }
 _SECURITY: Final = (
     "the options are tls, tls.ca, tls.certificate and tls.key; credentials, or "
@@ -132,6 +143,9 @@ _SECURITY_OF_OTHERS: Final = (
     "pulsar.client.",
 )
 _BOUNDS: Final = "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"
+_TAGS: Final = "the option is tags ('paid || refunded'), or sqlFilter for SQL92"
+_START: Final = "the option is startingOffsets, or startingTimestamp for a time"
+_BODIES: Final = "bodies are read as they are; ogive.spark.parse makes columns of them"
 _SAID_OF_READS: Final = (
     {
         name.lower(): f"{name} is an option of writing"
@@ -144,10 +158,16 @@ _SAID_OF_READS: Final = (
         "kafka.group.id": "the option is consumerGroup",
         "group.id": "the option is consumerGroup",
         "group": "the option is consumerGroup",
-        "subexpression": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
-        "subscription": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+        "subexpression": _TAGS,
+        "subscription": _TAGS,
         "filter.tag": "the option is tags",
         "tag": "the option is tags",
+        "consumertag": _TAGS,
+        "tagfilter": _TAGS,
+        "tagsfilter": _TAGS,
+        "filterexpression": _TAGS,
+        "subscriptionexpression": _TAGS,
+        "sql92": "the option is sqlFilter",
         "filter.sql": "the option is sqlFilter",
         "pullbatchsize": "pulls choose their size themselves; maxOffsetsPerTrigger and "
         "maxBytesPerTrigger bound a batch",
@@ -168,19 +188,36 @@ _SAID_OF_READS: Final = (
         "group.name": "the option is consumerGroup",
         "subscriptionname": "the option is consumerGroup",
         "predefinedsubscription": "the option is consumerGroup",
-        "expression": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
-        "selector": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+        "expression": _TAGS,
+        "selector": _TAGS,
         "sql": "the option is sqlFilter",
         "sqlexpression": "the option is sqlFilter",
         "consumefromwhere": "the option is startingOffsets",
         "initialposition": "the option is startingOffsets",
+        "offset": _START,
+        "offsets": _START,
+        "offsetreset": _START,
+        "consumeroffset": _START,
+        "consumeroffsetreset": _START,
+        "consumeroffsetresetto": _START,
+        "startmode": _START,
+        "startupmode": _START,
+        "scanstartupmode": _START,
         "consumetimestamp": "the option is startingTimestamp",
         "max.poll.records": _BOUNDS,
         "kafka.max.poll.records": _BOUNDS,
         "maxspeedperpartition": _BOUNDS,
+        "pullmaxspeedperpartition": _BOUNDS,
+        "maxrateperpartition": _BOUNDS,
+        "batchsize": _BOUNDS,
+        "pullmaxbatchsize": _BOUNDS,
+        "pullthresholdforqueue": _BOUNDS,
+        "pullthresholdsizeforqueue": _BOUNDS,
+        "pullinterval": _BOUNDS,
         "consumemessagebatchmaxsize": _BOUNDS,
         "kafka.topic": "the option is subscribe",
-        "topic.name": "the option is subscribe",
+        "topicname": "the option is subscribe",
+        "consumertopic": "the option is subscribe",
         "producer.group": "producerGroup is an option of writing",
         "producer_group": "producerGroup is an option of writing",
         "sendmsgtimeout": "a read sends nothing",
@@ -188,6 +225,15 @@ _SAID_OF_READS: Final = (
         "parallelism": "the options are minPartitions and maxPartitions",
         "numpartitions": "the options are minPartitions and maxPartitions",
         "partitions": "the options are minPartitions and maxPartitions",
+        "autocommit": "the option is commitOffsets",
+        "commitoncheckpoint": "the option is commitOffsets",
+        "partitiondiscoveryintervalmillis": "new queues are found within 30 seconds",
+        "isolationlevel": "messages of open transactions are never read",
+        "schema": "it is said in .schema()",
+        "format": _BODIES,
+        "encoding": _BODIES,
+        "charset": _BODIES,
+        "fielddelimiter": _BODIES,
         "trigger": "it is said in writeStream.trigger()",
         "triggerinterval": "it is said in writeStream.trigger()",
     }
@@ -204,9 +250,14 @@ _SAID_OF_WRITES: Final = (
         "headers": "a column properties is sent where there is one",
         "tag": "a column tags says it for each row",
         "delaylevel": "a column delayTimeLevel says it for each row",
+        "key": "a column keys says it for each row",
         "messagekey": "a column keys says it for each row",
         "orderkey": "a column shardingKey says it for each row",
         "partitionkey": "a column shardingKey says it for each row",
+        "hashshardingkey": "a column shardingKey says it for each row",
+        "messagequeueselector": "a column shardingKey, or queueId, says it for each row",
+        "partitioner": "a column shardingKey, or queueId, says it for each row",
+        "outputmode": "it is said in writeStream.outputMode()",
         "producer_group": "the option is producerGroup",
         "retries": _REPEATED,
         "retrytimes": _REPEATED,
@@ -232,10 +283,14 @@ _SAID_OF_WRITES: Final = (
         "kafka.enable.idempotence": _DELIVERIES,
         "dlq": "the options are invalidRows and deadLetterTopic",
         "dlqtopic": "the options are invalidRows and deadLetterTopic",
+        "errorhandling": "the options are invalidRows and deadLetterTopic",
         "badrecordspath": "the options are invalidRows and deadLetterTopic",
     }
 )
-"""Names of options of other connectors, in lower case, and their counterparts here."""
+"""Names of options of other connectors, in lower case, and their counterparts here.
+
+A name without dots and dashes stands for those with them, too, and for those of Kafka's clients.
+"""
 
 # path: the option that .load("Orders") sets
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}
@@ -537,14 +592,16 @@ class _Given:
                 if key.startswith("option.") or key in _OF_TABLES:
                     raise InvalidOption(_TABLE)
                 near = difflib.get_close_matches(key, known, 1, 0.6)
-                hint = elsewhere.get(key) or (
+                plain = re.sub("[._-]", "", key.removeprefix("kafka."))
+                told = elsewhere.get(key) or elsewhere.get(plain)
+                hint = told or (
                     f"did you mean {known[near[0]]}?"
                     if near
                     else f"known options: {', '.join(names)}"
                 )
-                if key not in elsewhere and key.startswith(_SECURITY_OF_OTHERS):
+                if told is None and key.startswith(_SECURITY_OF_OTHERS):
                     hint = _SECURITY
-                elif key not in elsewhere and key.startswith("kafka."):
+                elif told is None and key.startswith("kafka."):
                     hint = f"options of Kafka's clients mean nothing here; {hint}"
                 raise InvalidOption(f"unknown option {name!r}: {hint}")
 

@@ -48,7 +48,6 @@ from ogive.spark.interpreter import warn_if_zipped
 from ogive.spark.offsets import (
     AtTime,
     AtTimes,
-    Behind,
     Bound,
     Positions,
     Spans,

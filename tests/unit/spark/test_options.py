@@ -383,11 +383,51 @@ def test_sink_options() -> None:
         ("enable.idempotence", "the option is delivery"),
         ("badRecordsPath", "the options are invalidRows and deadLetterTopic"),
         ("kafka.security.protocol", "the options are tls"),
+        ("key", "a column keys says it for each row"),
+        ("batch_size", "requests form themselves"),
+        ("exactly.once", "the option is delivery"),
+        ("error.handling", "the options are invalidRows and deadLetterTopic"),
+        ("outputMode", "it is said in"),
     ],
 )
 def test_what_the_sink_does_not_know_is_told(name: str, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         SinkOptions.parse({"topic": "Orders", name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("consumer.tag", "the option is tags"),
+        ("subscriptionExpression", "the option is tags"),
+        ("topic_name", "the option is subscribe"),
+        ("consumer.topic", "the option is subscribe"),
+        ("scan.startup.mode", "the option is startingOffsets, or startingTimestamp"),
+        ("consumer.offset.reset.to", "the option is startingOffsets"),
+        ("pull.max.batch.size", "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
+        ("max-rate-per-partition", "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
+        ("tls.enable", "the option is tls"),
+        ("acl.enabled", "the options are accessKey and secretKey"),
+        ("commit.on.checkpoint", "the option is commitOffsets"),
+        ("kafka.isolation.level", "messages of open transactions are never read"),
+        ("field.delimiter", "parse makes columns of them"),
+    ],
+)
+def test_names_of_other_connectors_are_told_however_they_are_joined(
+    name: str, message: str
+) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        source(**{name: "x"})
+
+
+@pytest.mark.parametrize("unit", [10**3, 10**6])
+def test_a_time_that_is_not_in_milliseconds_is_refused(unit: int) -> None:
+    """A read that starts in the year 58861 would have no rows."""
+    microseconds = str(1_795_230_231_293 * unit)
+    with pytest.raises(InvalidOption, match="expected milliseconds since 1970"):
+        source(startingTimestamp=microseconds)
+    with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp"):
+        source(startingOffsetsByTimestamp=f'{{"Orders": {{"0": {microseconds}}}}}')
 
 
 TOO_LATE = "2026-01-02T00:00:00Z"
