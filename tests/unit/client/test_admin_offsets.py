@@ -452,6 +452,38 @@ async def test_a_copy_in_the_retry_topic_tells_that_a_dead_letter_was_sent_again
     assert int(request.ext_fields["beginTimestamp"]) <= dead.store_timestamp_ms - 999
 
 
+@pytest.mark.parametrize("apart_ms", [0, 400, 60_000])
+async def test_more_retries_than_a_broker_gives_do_not_hide_that_a_dead_letter_was_sent_again(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker], apart_ms: int
+) -> None:
+    brokers[0].topics |= {"%DLQ%billing": 1, "%RETRY%billing": 1}
+    stored = brokers[0].put(
+        "%DLQ%billing", b"poison", properties=encode_properties({"UNIQ_KEY": "A1"})
+    )
+    dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
+    first_ms = dead.store_timestamp_ms + 5_000
+    copies = [
+        replace(
+            stored,
+            topic="%RETRY%billing",
+            store_timestamp_ms=first_ms + apart_ms * tries + (1_000 if tries else 0),
+            reconsume_times=tries,
+        )
+        for tries in range(100)
+    ]
+
+    def query(request: RemotingCommand) -> RemotingCommand:
+        end_ms = int(request.ext_fields["endTimestamp"])
+        found = [copy for copy in copies if copy.store_timestamp_ms // 1000 * 1000 <= end_ms]
+        newest = found[: -int(request.ext_fields["maxNum"]) - 1 : -1]
+        return ok(body=b"".join(map(encode_stored, newest)))
+
+    brokers[0].on(RequestCode.QUERY_MESSAGE, query)
+    assert await admin.was_sent_again("billing", dead)
+    del copies[0]
+    assert not await admin.was_sent_again("billing", dead)
+
+
 async def test_a_dead_letter_that_its_broker_puts_back_at_once_is_an_error(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
 ) -> None:
