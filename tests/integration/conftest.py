@@ -29,11 +29,7 @@ async def orders(broker: RunningBroker, topic: str) -> AsyncIterator[aio.Produce
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     import ogive.spark
 
-    config = {
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        # until a Python process takes what the JVM has for it; 15 s by itself
-        "spark.python.authenticate.socketTimeout": "60s",
-    }
+    config = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     session = ogive.spark.session("ogive tests", master="local[2]", memory="512m", config=config)
     session.sparkContext.setLogLevel("ERROR")
     yield session

@@ -170,6 +170,7 @@ def test_a_session_has_the_measured_settings(
     assert str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")).endswith(
         ".RocksDBStateStoreProvider"
     )
+    assert conf.get("spark.python.authenticate.socketTimeout") == "60s"
     assert spark.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count() or 1)
     wire.create(topic)
     wire.send(topic, 0, bodies(3))

@@ -41,11 +41,7 @@ def run_job(folder: Path, *words: str) -> str:
     """Run *words* with the Python that finds the packages of jobs. Return what it prints."""
     if not PYTHON.exists():
         absent("the packages of jobs are installed by tools/setup slow")
-    # until a Python process of Spark has connected; 15 s by itself, too few for a busy machine
-    settings = "spark.python.authenticate.socketTimeout 60s\n"
-    (folder / "spark-defaults.conf").write_text(settings, "utf-8")
     environment = os.environ | {
-        "SPARK_CONF_DIR": str(folder),
         "IPYTHONDIR": str(folder),
         "JUPYTER_RUNTIME_DIR": str(folder),
         "PYTHONPATH": str(ROOT),

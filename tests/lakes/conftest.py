@@ -82,7 +82,6 @@ def settings(s3: int, warehouse: Path) -> dict[str, str]:
         "spark.hadoop.fs.s3a.access.key": KEY,
         "spark.hadoop.fs.s3a.secret.key": KEY,
         "spark.sql.warehouse.dir": str(warehouse / "spark"),
-        "spark.python.authenticate.socketTimeout": "60s",
         # the tables are small, and starts take most of the time
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.databricks.delta.snapshotPartitions": "1",

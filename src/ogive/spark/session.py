@@ -30,6 +30,9 @@ _SETTINGS: Final = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.session.timeZone": "UTC",
+    # until a Python process that Spark has started connects; 15 s by itself, too few for a busy
+    # machine
+    "spark.python.authenticate.socketTimeout": "60s",
 }
 
 _CONFIGURED: Final = frozenset({"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "MASTER"})
