@@ -219,7 +219,7 @@ def run_job(command: Sequence[str], directory: Path, extra: dict[str, str]) -> N
             stdin=subprocess.DEVNULL,
         )
     try:
-        deadline = time.monotonic() + 2 * PATIENCE_S
+        deadline = time.monotonic() + 4 * PATIENCE_S
         while job.poll() is None:
             assert time.monotonic() < deadline, tail(log)
             time.sleep(0.1)

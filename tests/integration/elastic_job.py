@@ -42,8 +42,8 @@ def main(master: str, name_server: str, topic: str, directory: Path) -> None:
     def wait_until(reached: Callable[[int], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not reached(executors()):
-            if time.monotonic() > deadline:
-                raise SystemExit(f"{executors()} executors, after {seen}")
+            if time.monotonic() > deadline or query.exception() is not None:
+                raise SystemExit(f"{executors()} executors, after {seen}: {query.exception()}")
             time.sleep(0.05)
         seen.append(executors())
 

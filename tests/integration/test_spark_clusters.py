@@ -5,6 +5,7 @@ Connect. Nobody registers the data source, on either side.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,9 @@ class Shipping:
         ]
         subprocess.run(build, check=True, timeout=200)
         next(directory.glob("ogive-*.whl")).rename(directory / "ogive_site.zip")
+        # of the driver
+        self._site = directory / "site"
+        shutil.unpack_archive(directory / "ogive_site.zip", self._site)
         # Python reads no .pth file of this folder, so that the editable install of the driver is
         # not found.
         self._bare = directory / "python"
@@ -151,10 +155,8 @@ class Shipping:
 
     def start(self, master: str, script: str, *words: str) -> "subprocess.Popen[bytes]":
         """Start a driver that leads a process group of its own."""
-        env = environment() | {
-            "PYSPARK_PYTHON": str(self._bare),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-        }
+        # of both sides, because Spark has one interpreter for a data source
+        env = environment() | {"PYSPARK_PYTHON": str(self._bare), "PYTHONPATH": str(self._site)}
         settings = {
             "spark.executor.memory": "700m",
             "spark.executorEnv.PYTHONPATH": "ogive_site",
