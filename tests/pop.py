@@ -1,5 +1,6 @@
 """POP over the wire, for tests that look at a broker from outside."""
 
+from ogive.broker.pop.leases import Lease
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt
 from ogive.wire.codes import RequestCode
@@ -9,6 +10,11 @@ from ogive.wire.pop import PopHandle, read_offset_infos
 from tests.raw_client import RawClient
 
 GROUP = "G"
+
+
+def open_offsets(lease: Lease) -> list[int]:
+    """The offsets of a lease that are not acknowledged."""
+    return [offset for at, offset in enumerate(lease.offsets) if lease.open >> at & 1]
 
 
 def popping(topic: str = "T", group: str = GROUP, **changed: object) -> dict[str, object]:

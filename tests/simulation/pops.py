@@ -24,6 +24,7 @@ from ogive.store.types import GetStatus
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import decode_stored
 from ogive.wire.pop import RETRY_V1, PopHandle, read_topic
+from tests.pop import open_offsets
 from tests.simulation.cluster import CLIENT
 from tests.simulation.loop import Node, VirtualLoop
 from tests.simulation.network import Mischief
@@ -270,7 +271,7 @@ class PopStory(Story):
         for lease in ctx.leases.all():
             is_copied = lease.reviving or lease.stored != 0
             bodies = self._bodies[lease.key.topic, lease.key.queue_id]
-            for offset in lease.open_offsets() if is_copied == copied else ():
+            for offset in open_offsets(lease) if is_copied == copied else ():
                 yield bodies[offset], lease.due_s
 
     def _waiting(self, ctx: Context) -> Iterator[bytes]:

@@ -82,9 +82,6 @@ class Lease:
         found = sum([1 << at for at, offset in enumerate(self.offsets) if offset in wanted])
         return found & self.open
 
-    def open_offsets(self) -> list[int]:
-        return [offset for at, offset in enumerate(self.offsets) if self.open >> at & 1]
-
 
 class Read(NamedTuple):
     """One read of a queue: *offsets* are taken, none where it only passed over messages.

@@ -16,7 +16,7 @@ from ogive.cli.main import main
 from ogive.errors import ProtocolError
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import decode_properties, decode_stored
-from tests.pop import GROUP, acknowledging, leased, pop, popping
+from tests.pop import GROUP, acknowledging, leased, open_offsets, pop, popping
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker, crash_image
 
@@ -78,7 +78,7 @@ async def test_leases_go_over_a_clean_stop(start_broker: StartBroker, tmp_path: 
     assert table["offsetTable"][f"T@{GROUP}"]["0"] == 3
     broker = await start_broker()
     (lease,) = broker.context.leases.all()
-    assert lease.open_offsets() == [1, 2]
+    assert open_offsets(lease) == [1, 2]
     # nothing is delivered to the revive topic any more
     assert waiting(broker) == []
     async with await RawClient.open(broker.address) as client:
@@ -88,7 +88,7 @@ async def test_leases_go_over_a_clean_stop(start_broker: StartBroker, tmp_path: 
     await broker.stop()
     broker = await start_broker()
     (lease,) = broker.context.leases.all()
-    assert lease.open_offsets() == [1]
+    assert open_offsets(lease) == [1]
 
 
 async def test_many_checkpoints_are_taken_back(
@@ -146,7 +146,7 @@ async def test_records_of_the_revive_topic_are_taken_over(start_broker: StartBro
     await broker.stop()
     broker = await start_broker()
     (lease,) = broker.context.leases.all()
-    assert (lease.key.start, lease.open_offsets()) == (0, [1])
+    assert (lease.key.start, open_offsets(lease)) == (0, [1])
     assert broker.context.offsets.get(REVIVE_GROUP, REVIVE, 3) == 1
 
 

@@ -53,7 +53,7 @@ from ogive.model import MessageExt
 from ogive.store.file_reader import Cold
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.pop import PopHandle
-from tests.pop import GROUP, acknowledging, leased, pop, popping
+from tests.pop import GROUP, acknowledging, leased, open_offsets, pop, popping
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker
 
@@ -269,7 +269,7 @@ async def test_two_pops_in_the_same_millisecond_are_two_leases(
     assert first.pop_time_ms == second.pop_time_ms
     await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(first))
     (left,) = server.context.leases.all()
-    assert left.open_offsets() == [1]
+    assert open_offsets(left) == [1]
     await client.ok(RequestCode.ACK_MESSAGE, **acknowledging(second))
     assert len(server.context.leases) == 0
 

@@ -15,7 +15,7 @@ from ogive.store import queue_reader
 from ogive.wire.bodies.stats import OffsetWrapper, consume_stats_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.pop import BatchAck, BatchAckBody
-from tests.pop import GROUP, acknowledging, leased, pop, popping
+from tests.pop import GROUP, acknowledging, leased, open_offsets, pop, popping
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker, crash_image
 
@@ -180,7 +180,7 @@ async def test_many_are_acknowledged_by_one_request(server: Broker, client: RawC
     body = BatchAckBody(broker_name="broker-a", acks=(ack,)).encode()
     await client.ok(RequestCode.BATCH_ACK_MESSAGE, body)
     (lease,) = server.context.leases.all()
-    assert lease.open_offsets() == [1]
+    assert open_offsets(lease) == [1]
     answer = await client.call(RequestCode.BATCH_ACK_MESSAGE)
     assert answer.code == ResponseCode.NO_MESSAGE
 
