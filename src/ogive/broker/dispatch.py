@@ -18,9 +18,9 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header
 from ogive.wire.sends import End, Send, SendKind, read_sends
 
-# of sends that are stored in one step
+# limit of sends that are stored in one step
 MAX_SENDS: Final = 256
-# of their frames: with flush=async a power cut may take all of one write
+# limit of the bytes of their frames: with flush=async a power cut may take all of one write
 MAX_SENDS_BYTES: Final = 1024 * 1024
 # for 3.11, where attributes of an enumeration are slow
 _HALF: Final = int(SendKind.HALF)
@@ -38,7 +38,7 @@ def on_frames(ctx: Context, connection: Connection, frames: list[bytes], at: int
         return 1
     if sends[0][1] == _END or sends[0][1] == _HALF:
         sends = _until_look_up(ctx, sends)
-    # by numbers, which cost less than names: those that want an answer
+    # a one-way send has no opaque; reading fields by number costs less than by name
     connection.take_requests(len(sends) - [send[3][0] for send in sends].count(None))
     if _all_admitted(ctx, connection, sends):
         store_sends(ctx, connection, sends, partial(dispatch, ctx, connection))

@@ -476,10 +476,6 @@ class RouteCache:
         broker_id = next((i for i in (preferred_id, next_slave) if i in addresses), min(addresses))
         return addresses[broker_id], broker_id
 
-    def any_broker(self, route: TopicRouteData) -> str:
-        """Return a broker of the topic that knows its groups. Raises NoRoute."""
-        return self.group_brokers(route)[0]
-
     def group_brokers(self, route: TopicRouteData) -> list[str]:
         """Return the brokers of the topic that know its groups, in the route's order: the masters,
         or else a slave of each. Raises NoRoute.

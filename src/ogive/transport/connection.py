@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         # exists while drain() waits for the last answer
         self._idle: asyncio.Future[None] | None = None
         # why the connection ends once the requests in flight are answered
-        self._last_words: str | None = None
+        self._closing_reason: str | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self.remote_address = "?"
         # its socket address, as the system reports it
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
 
         Raises if it cannot be sent at all.
         """
-        if self.closed or self.leaving or self._last_words is not None:
+        if self.closed or self.leaving or self._closing_reason is not None:
             raise ConnectError(
                 f"connection to {self.remote_address} is closed", self.remote_address
             )
@@ -325,8 +325,8 @@ class Connection(asyncio.Protocol):
     def _all_answered(self) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
-        if self._last_words is not None:
-            self._loop.call_soon(self._close, self._last_words)
+        if self._closing_reason is not None:
+            self._loop.call_soon(self._close, self._closing_reason)
 
     def trust(self) -> None:
         """Record that access control has allowed a request of the peer."""
@@ -416,7 +416,7 @@ class Connection(asyncio.Protocol):
         return self._decoder.buffered
 
     def data_received(self, data: bytes) -> None:
-        if self.closed or self._last_words is not None or self._kept_fault is not None:
+        if self.closed or self._closing_reason is not None or self._kept_fault is not None:
             return
         self.received_at = self._loop.time()
         frames, fault = self._decoder.feed(data)
@@ -446,7 +446,7 @@ class Connection(asyncio.Protocol):
             # its traceback would reference this call, and so the peer's megabytes
             fault = ProtocolError(str(exc))
         if fault is not None:
-            self._end(f"{self.remote_address} sent a malformed frame: {fault}")
+            self._close_after_answers(f"{self.remote_address} sent a malformed frame: {fault}")
         self._leave_when_done()
 
     def _keep(self, frames: list[bytes], fault: ProtocolError | None) -> None:
@@ -469,7 +469,7 @@ class Connection(asyncio.Protocol):
                 # as asyncio does when a read fails: no request of it would be answered
                 self.abort("")
                 raise
-        if self._kept or self.closed or self._last_words is not None:
+        if self._kept or self.closed or self._closing_reason is not None:
             return
         if self._requests_in_flight == 0:
             self._all_answered()
@@ -525,11 +525,11 @@ class Connection(asyncio.Protocol):
     async def wait_closed(self) -> None:
         await asyncio.shield(self._lost)
 
-    def _end(self, reason: str) -> None:
+    def _close_after_answers(self, reason: str) -> None:
         """Stop reading, answer the requests before the fault, then close: after a fault a stream is
         never continued.
         """
-        self._last_words = reason
+        self._closing_reason = reason
         log.warning("%s", reason[:300])
         if self._transport is not None:
             self._transport.pause_reading()

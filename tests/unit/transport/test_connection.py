@@ -820,11 +820,11 @@ async def test_a_fault_behind_requests_for_later_slices_ends_the_connection_afte
     read = Read()
     read.connection.data_received(encode_command(RemotingCommand(1)) * 3 + bytes(4))
     read.connection.data_received(b"of no meaning any more")
-    assert (len(read.seen), read.connection._last_words) == (1, None)
+    assert (len(read.seen), read.connection._closing_reason) == (1, None)
     while read.connection._kept:
         await asyncio.sleep(0)
     assert len(read.seen) == 3
-    assert read.connection._last_words is not None
+    assert read.connection._closing_reason is not None
     read.connection.reply(b"", 3)
     await asyncio.sleep(0)
     assert read.connection.closed
@@ -856,7 +856,7 @@ async def test_a_fault_behind_a_run_ends_the_connection_once_the_run_is_answered
     read = Read()
     frames = b"".join([encode_command(RemotingCommand(10, opaque=n)) for n in range(3)])
     read.connection.data_received(frames + bytes(4))
-    assert read.connection._last_words is not None
+    assert read.connection._closing_reason is not None
     assert not read.connection.closed
     read.connection.reply(b"three", 3)
     await asyncio.sleep(0)

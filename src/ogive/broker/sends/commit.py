@@ -24,7 +24,9 @@ Stored = Callable[[list[PutResult] | OgiveError], None]
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """Store a send that was not read together with others. Raises OgiveError."""
+    """Store a send that comes alone: read_sends() did not read it, or access control did not admit
+    it together with others. Raises OgiveError.
+    """
     check_room(ctx)
     send = read_send(command, ctx.origins[connection])
     commit(ctx, connection, plan(ctx, send), send.signed)

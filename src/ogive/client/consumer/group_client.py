@@ -201,7 +201,7 @@ class GroupClient:
         """
         route = self._instance.routes.known(subscription.topic)
         if subscription.expression_type == SQL92 and route is not None:
-            address = self._instance.routes.any_broker(route)
+            address = self._instance.routes.group_brokers(route)[0]
             await rpc.check_client_config(
                 self._pool,
                 address,
@@ -266,7 +266,7 @@ class GroupClient:
     async def query_offset(
         self, queue: MessageQueue, *, zero_if_young: bool | None = None
     ) -> int | None:
-        """See ``api.query_consumer_offset``. While no route names the master, a slave answers: its
+        """See ``rpc.query_consumer_offset``. While no route names the master, a slave answers: its
         copy may be some seconds old, so that messages are delivered again.
         """
         if self._instance.routes.find_address(queue.broker_name) is None:
@@ -286,7 +286,7 @@ class GroupClient:
         )
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> bool:
-        """See ``api.update_consumer_offset``."""
+        """See ``rpc.update_consumer_offset``."""
         return await self._master(
             queue,
             lambda a: rpc.update_consumer_offset(

@@ -307,7 +307,7 @@ class OrderedQueue(Inbox):
         self._waiting.extendleft(reversed(again))
         if again and not is_final(error):
             self._pausing = True
-            self._publisher.spawn(self._resume(error, again[0].tries), "send again")
+            self._publisher.client.spawn(self._resume(error, again[0].tries), "send again")
         else:
             self.pump()
 

@@ -27,7 +27,7 @@ Observed = tuple[Message, tuple[Any, ...]]
 
 
 class Batches:
-    """Former of one producer's batches. *on_end* hears the outcome of each."""
+    """Builder of one producer's batches. *on_end* gets the outcome of each."""
 
     def __init__(
         self,

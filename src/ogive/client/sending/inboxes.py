@@ -297,7 +297,7 @@ class Inboxes:
                     if not self._send_next(inbox):
                         return
                 inbox.busy = False
-                # who appended before that did not wake the loop
+                # an append before that line did not wake the loop
                 if not inbox.inbox:
                     return
                 inbox.busy = True

@@ -145,7 +145,7 @@ MAX_TEXTS: Final = 256
 class MessageBuilder:
     """Builder of one producer's messages. May be used on any thread.
 
-    *ended* hears every outcome, if there is one. With *is_observed* each message is an object that
+    *ended* gets every outcome, unless it is None. With *is_observed* each message is an object that
     hooks or the instrumentation see.
     """
 

@@ -60,7 +60,7 @@ Answer = RemotingCommand | TransportError
 """Result of a request: the broker's answer, or an error without one."""
 
 OnEnd = Callable[["PendingSend", SendResult | None, BaseException | None], None]
-"""Hears the outcome of a message: the result, or the error. Runs on the loop; must not raise."""
+"""Callback for a message's outcome: a result, or an error. Runs on the loop; must not raise."""
 
 
 class PendingSend:

@@ -24,9 +24,9 @@ Everything here runs on the client's loop. There is no task per message: only fa
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
@@ -355,7 +355,7 @@ class Publisher:
         """Try a message that needs no order again, or end it."""
         if self.note_failure(pending, error) and not pending.finished:
             self._watch.add(pending)
-            self.spawn(self._try_again(pending, error), "send again")
+            self.client.spawn(self._try_again(pending, error), "send again")
         else:
             self.fail(pending)
 
@@ -386,9 +386,6 @@ class Publisher:
                 # the route that is known may still be right
                 log.debug("send again to %s: %s", topic, exc)
         await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(tries - 1, 4), MAX_PAUSE_S))
-
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        return self.client.spawn(work, name)
 
     def end_late(self, due: list[PendingSend]) -> None:
         """End the messages whose time is up, whether they were sent or not."""
