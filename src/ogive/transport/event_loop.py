@@ -284,8 +284,10 @@ async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
     return [answer.result() for answer in answers]
 
 
+# uvloop's timers come up to so much early
+EARLY_S = 0.001
 TICK_S = 0.02
-"""Longest delay of a timeout.
+"""Longest delay of a timeout, without EARLY_S.
 
 The number of an answered call stays until its deadline: eight bytes.
 """
@@ -336,8 +338,11 @@ class Deadlines:
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        # a timer that came early would begin again at once, some twenty times
         self._timer = (
-            self._loop.call_at(self._order[0] * TICK_S, self._fire) if self._order else None
+            self._loop.call_at(self._order[0] * TICK_S + EARLY_S, self._fire)
+            if self._order
+            else None
         )
 
     def _fire(self) -> None:

@@ -8,13 +8,23 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ogive.errors import ConnectError, NoNameServer, OgiveError
 from ogive.transport import event_loop
 from ogive.transport.connection import Connection
-from ogive.transport.event_loop import AT_ONCE, SLICE_S, Slices, Turn, every, new_event_loop
+from ogive.transport.event_loop import (
+    AT_ONCE,
+    SLICE_S,
+    Deadlines,
+    Slices,
+    Turn,
+    every,
+    new_event_loop,
+)
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
@@ -331,3 +341,42 @@ async def test_a_job_that_fails_is_one_line_until_it_works_or_fails_otherwise(
         "routes: works again",
         "routes: failed, tried again every 0.0 s: again",
     ]
+
+
+class EarlyLoop(asyncio.AbstractEventLoop):
+    """Its timers come nearly a millisecond early, as uvloop's do."""
+
+    def __init__(self) -> None:
+        self._now = 10.0
+        self._timers: list[tuple[float, Callable[..., Any]]] = []
+        self.runs = 0
+
+    def get_debug(self) -> bool:
+        return False
+
+    def time(self) -> float:
+        return self._now
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        self._timers.append((when, callback))
+        return asyncio.TimerHandle(when, callback, args, self)
+
+    def run(self) -> None:
+        while self._timers and self.runs < 10:
+            when, callback = self._timers.pop(0)
+            self._now = when - 0.0009
+            self.runs += 1
+            callback()
+
+
+def test_a_timer_that_comes_early_is_set_once_for_deadlines_that_pass_together() -> None:
+    loop, passed = EarlyLoop(), list[int]()
+    deadlines = Deadlines(loop, passed.extend)
+    deadlines.add(1, 10.5)
+    deadlines.add(2, 10.501)
+    deadlines.add(3, 10.9)
+    loop.run()
+    assert passed == [1, 2, 3]
+    assert loop.runs == 2
