@@ -39,6 +39,7 @@ from ogive.errors import (
     GroupNotExist,
     InvalidOption,
     NoNameServer,
+    NoPermission,
     NoRoute,
     ProtocolError,
     TransportError,
@@ -321,8 +322,8 @@ _LAG_CELLS: Final = (
 
 
 async def show_lag(options: argparse.Namespace) -> int:
-    """Show the lag of a group. Return 1 if it has never committed an offset, or no broker knows
-    it.
+    """Show the lag of a group, and which brokers are away. Return 1 if the group has never
+    committed an offset, or no broker knows it.
     """
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic)
@@ -330,8 +331,20 @@ async def show_lag(options: argparse.Namespace) -> int:
             await check_topic(admin, options.topic)
         if options.watch:
             return await _watch(admin, rows, options)
+        away = await _away(admin)
     _show(rows, options)
+    for name in away:
+        say(f"broker {name} is away, and may hold messages of the group")
     return 0 if rows else 1
+
+
+async def _away(admin: aio.Admin) -> list[str]:
+    """Return the names of brokers that are away, or none to users who may not ask for them."""
+    try:
+        return (await admin.cluster_info()).away
+    except NoPermission:
+        # whoever may read one group may not be allowed to see the cluster
+        return []
 
 
 async def _watch(admin: aio.Admin, rows: list[QueueLag], options: argparse.Namespace) -> int:

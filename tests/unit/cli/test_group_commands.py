@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,17 +16,22 @@ from ogive.errors import (
     ConnectionLost,
     GroupNotExist,
     InvalidOption,
+    NoPermission,
     ResponseCode,
     TopicNotExist,
 )
 from ogive.model import MessageQueue
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo
 
 
 class Cluster:
     """An Admin that answers what the test wrote down, and at last ends the watching."""
 
-    def __init__(self, *answers: Any) -> None:
+    def __init__(self, *answers: Any, lost: Sequence[str] = ()) -> None:
         self._answers = list(answers)
+        self._lost = {
+            name: BrokerData(cluster="c", broker_name=name, addresses={}) for name in lost
+        }
 
     async def __aenter__(self) -> Self:
         return self
@@ -44,6 +49,9 @@ class Cluster:
         if isinstance(answer, BaseException):
             raise answer
         return list(answer)
+
+    async def cluster_info(self) -> ClusterInfo:
+        return ClusterInfo(brokers={}, clusters={}, lost=self._lost)
 
     async def topic(self, name: str) -> None:
         if name == "Order":
@@ -196,3 +204,29 @@ async def test_the_mode_of_a_group_is_set(
 async def test_a_mode_needs_a_topic_and_goes_alone(changed: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         await group_commands.update_group(updating(**changed))
+
+
+async def test_a_broker_that_is_away_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The total is that of the others."""
+    monkeypatch.setattr(aio, "Admin", lambda **_: Cluster([row(0, 7)], lost=["broker-b"]))
+    assert await group_commands.show_lag(options("billing", watch=False)) == 0
+    shown = capsys.readouterr()
+    assert shown.out.endswith("total lag 7\n")
+    assert shown.err == "ogive: broker broker-b is away, and may hold messages of the group\n"
+
+
+async def test_a_user_who_may_not_see_the_cluster_sees_the_lag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster([row(0, 7)])
+
+    async def refused() -> ClusterInfo:
+        raise NoPermission(ResponseCode.NO_PERMISSION, "not yours")
+
+    monkeypatch.setattr(cluster, "cluster_info", refused)
+    monkeypatch.setattr(aio, "Admin", lambda **_: cluster)
+    assert await group_commands.show_lag(options("billing", watch=False)) == 0
+    shown = capsys.readouterr()
+    assert (shown.out.endswith("total lag 7\n"), shown.err) == (True, "")

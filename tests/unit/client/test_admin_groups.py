@@ -20,6 +20,7 @@ from ogive.wire.bodies.clients import (
 )
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.json_fields import dumps, queue_map_dumps
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo
 from ogive.wire.bodies.stats import OffsetWrapper, consume_stats_dumps, kv_table_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -442,6 +443,36 @@ async def test_calls_that_name_an_unknown_group_or_topic_name_similar_ones(
         await admin.delete_topic("Order")
     assert await admin.members("billing") is None
     assert set((await admin.positions("billing", "Orders")).values()) == {None}
+
+
+async def test_a_group_may_be_known_by_a_broker_that_is_away(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    """The error gave the advice to create it."""
+    for broker in brokers:
+        show_groups(broker)
+        connect(broker)
+    listed, lost, slave = (
+        BrokerData(cluster="c", broker_name=name, addresses={number: brokers[0].address})
+        for name, number in (("broker-a", 0), ("broker-x", 0), ("broker-s", 1))
+    )
+    cluster = ClusterInfo(
+        brokers={"broker-a": listed, "broker-s": slave},
+        clusters={"c": ("broker-a", "broker-s")},
+        lost={"broker-x": lost},
+    )
+    brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=cluster.encode()))
+    for call in (
+        admin.members("billing"),
+        admin.update_group("billing", max_retries=3),
+        admin.delete_group("billing"),
+    ):
+        with pytest.raises(GroupNotExist) as caught:
+            await call
+        assert str(caught.value).startswith(
+            'no broker knows a consumer group "billing". Brokers that are away may know it: '
+            "broker-s, broker-x."
+        )
 
 
 async def test_who_goes_through_a_list_of_groups_lists_them_once(

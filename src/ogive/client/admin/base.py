@@ -268,7 +268,26 @@ class AdminBase(StartedByWith):
         except (BrokerError, ProtocolError):
             return
         if not any(group in table for _, _, table in tables):
-            raise unknown_group(group, tables)
+            raise await self._unknown_group(group, tables)
+
+    async def _unknown_group(
+        self,
+        group: str,
+        tables: list[tuple[str, str, dict[str, dict[str, Any]]]],
+        advice: str | None = None,
+    ) -> GroupNotExist:
+        """Return the error for a group that is in none of the *tables*, with similar names, or
+        with the brokers that may know it once they are back.
+        """
+        similar = similar_topics(group, {name for _, _, table in tables for name in table})
+        hint = f" Similar groups: {', '.join(similar)}." if similar else ""
+        way_out = advice or f"Create it with `ogive group create {group}`, or start a member of it."
+        if away := (await self.cluster_info()).away:
+            way_out = f"Brokers that are away may know it: {', '.join(away)}."
+        return GroupNotExist(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f'no broker knows a consumer group "{group}".{hint} {way_out}',
+        )
 
 
 def master_addresses(route: TopicRouteData) -> dict[str, str]:
@@ -288,16 +307,3 @@ def master_of(queue: MessageQueue, masters: dict[str, str]) -> str:
             "be asked for or changed"
         )
     return masters[queue.broker_name]
-
-
-def unknown_group(
-    group: str, tables: list[tuple[str, str, dict[str, dict[str, Any]]]], advice: str | None = None
-) -> GroupNotExist:
-    """Return the error for a group that is in none of the *tables*, with similar names."""
-    similar = similar_topics(group, {name for _, _, table in tables for name in table})
-    hint = f" Similar groups: {', '.join(similar)}." if similar else ""
-    way_out = advice or f"Create it with `ogive group create {group}`, or start a member of it."
-    return GroupNotExist(
-        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        f'no broker knows a consumer group "{group}".{hint} {way_out}',
-    )

@@ -3,7 +3,7 @@
 from typing import Any, Final, Literal
 
 from ogive.client import rpc
-from ogive.client.admin.base import AdminBase, unknown_group
+from ogive.client.admin.base import AdminBase
 from ogive.client.admin.records import (
     NO_MEMBER,
     Group,
@@ -16,7 +16,6 @@ from ogive.client.admin.records import (
     setting_changes,
 )
 from ogive.client.config import check_type
-from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     BrokerError,
     BrokerInternalError,
@@ -139,7 +138,7 @@ class GroupCalls(AdminBase):
             (broker, address, table[group]) for broker, address, table in tables if group in table
         ]
         if not known:
-            raise unknown_group(group, tables)
+            raise await self._unknown_group(group, tables)
         plans = [
             (address, config, setting_changes(broker, _settings(config), wanted))
             for broker, address, config in known
@@ -201,7 +200,7 @@ class GroupCalls(AdminBase):
         validate_group(group)
         tables = await self._group_tables()
         if not any(group in table for _, _, table in tables):
-            raise unknown_group(group, tables, "There is nothing to delete.")
+            raise await self._unknown_group(group, tables, "There is nothing to delete.")
         online = await self._connections(group)
         if online:
             ids = ", ".join(
@@ -252,7 +251,7 @@ class GroupCalls(AdminBase):
             if group in table
         ]
         if not held:
-            raise unknown_group(group, tables)
+            raise await self._unknown_group(group, tables)
         online = [one for _, one in await self._connections(group)]
         lag, rate = await self._progress(group)
         members = {
@@ -391,12 +390,9 @@ class GroupCalls(AdminBase):
         brokers that are gone, for a day; a master that is away while its slave serves is always
         seen.
         """
-        info = await self.cluster_info()
-        away = info.lost.keys() | {
-            name for name, one in info.brokers.items() if MASTER_ID not in one.addresses
-        }
         gaps = [
-            f"broker {name} is away, and may hold messages of the group" for name in sorted(away)
+            f"broker {name} is away, and may hold messages of the group"
+            for name in (await self.cluster_info()).away
         ]
         rows = await self._lag(group, topic)
         gaps += [

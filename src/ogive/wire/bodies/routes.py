@@ -319,6 +319,12 @@ class ClusterInfo:
     clusters: Mapping[str, tuple[str, ...]]
     lost: Mapping[str, BrokerData] = field(default_factory=dict)
 
+    @property
+    def away(self) -> list[str]:
+        """The names of brokers whose master is away: their slave may serve."""
+        masterless = {name for name, one in self.brokers.items() if 0 not in one.addresses}
+        return sorted(self.lost.keys() | masterless)
+
     def encode(self) -> bytes:
         """Return JSON with bare broker ids, as Java's parser of this body expects them."""
         clusters = json.dumps(
