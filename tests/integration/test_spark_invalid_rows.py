@@ -4,7 +4,8 @@ topic. On Apache's broker as well.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
 from ogive.errors import InvalidOption, SendFailed
 from ogive.spark import source
 from ogive.spark.compat import arrow_schema
+from ogive.testing import Broker
 from tests.topics import Wire, eventually
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.bridge]
@@ -166,6 +168,84 @@ def test_a_row_that_no_broker_takes_stops_nothing_where_the_user_says_so(
             if kind == "long body"
             else json.loads(json.dumps(value, default=bytes.decode))
         )
+
+
+LARGE = [b"x" * 900 + b"%d" % number for number in range(6)]
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Wire]:
+    """A broker whose limit for a body is below that of a batch of rows."""
+    with Broker(data=tmp_path, options=("--max-message-size", "2000")) as broker:
+        yield Wire(broker)
+
+
+@pytest.mark.parametrize("columns", [PLAIN, COLUMNS])
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "idempotent", "transactional"])
+def test_a_row_that_its_broker_refuses_is_as_invalid_as_others(
+    narrow: Wire, delivery: str, columns: StructType, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a batch that it refuses is none."""
+    if delivery != "atLeastOnce":
+        columns = StructType([one for one in columns if one.name not in ONLY_AT_LEAST_ONCE])
+    topic, bad_topic = f"T{len(columns)}{delivery}", f"Bad{len(columns)}{delivery}"
+    narrow.create(topic)
+    narrow.create(bad_topic)
+    given = [*LARGE[:4], b"y" * 2001, *LARGE[4:]]
+    batch = rows(columns, [{"body": body, "tags": "t"} for body in given])
+    own = {"delivery": delivery, "topic": topic}
+    with pytest.raises(
+        SendFailed, match=rf"row 4 of partition 0 for topic {topic}: .*invalidRows=drop"
+    ):
+        sink(narrow, columns, **own).write(iter([batch]))
+    narrow.delete(topic)
+    narrow.create(topic)
+
+    dropping = sink(narrow, columns, invalidRows="drop", **own)
+    with caplog.at_level(logging.WARNING, "ogive"):
+        dropping.commit([dropping.write(iter([batch]))])
+    assert "row 4 of partition 0 is dropped: " in caplog.text
+    assert "the write: 1 row that cannot be sent was dropped" in caplog.text
+    assert bodies_in(narrow, topic, 6) == LARGE
+
+    keeping = sink(narrow, columns, invalidRows="dead-letter", deadLetterTopic=bad_topic, **own)
+    with pytest.raises(SendFailed, match=rf"row 4 of partition 0 for topic {bad_topic}: "):
+        # it is no smaller
+        keeping.write(iter([batch]))
+
+
+def test_a_row_without_room_for_its_transaction_becomes_a_dead_letter(
+    wire: Wire, topic: str
+) -> None:
+    columns = StructType([COLUMNS["body"], COLUMNS["tags"], COLUMNS["properties"]])
+    wire.create(topic)
+    wire.create(f"{topic}_bad")
+    batch = rows(
+        columns,
+        [
+            {"body": b"1", "tags": "t"},
+            {"body": b"bad", "tags": "t", "properties": [("a", "x" * 32_650)]},
+            {"body": b"2", "tags": "t"},
+        ],
+    )
+    keeping = sink(
+        wire,
+        columns,
+        delivery="transactional",
+        topic=topic,
+        invalidRows="dead-letter",
+        deadLetterTopic=f"{topic}_bad",
+    )
+    keeping.commit([keeping.write(iter([batch]))])
+    assert bodies_in(wire, topic, 2) == [b"1", b"2"]
+    (letter,) = map(json.loads, bodies_in(wire, f"{topic}_bad", 1))
+    assert letter["row"] == 1
+    assert letter["columns"] == {
+        "topic": topic,
+        "body": "bad",
+        "tags": "t",
+        "properties": {"a": "x" * 32_650},
+    }
 
 
 def test_the_usual_columns_alone(wire: Wire, topic: str) -> None:

@@ -9,6 +9,9 @@ Behaviour
 - After a request without an answer, *recall* returns the rows that are stored all the same; only
   the others are sent again. Without it (at least once) all are.
 - After the first failure nothing more is sent: the next attempt finds its rows in order.
+- A batch that its broker refuses is sent in halves, so that only the invalid row fails: a broker
+  may have lower limits than ours, and its own properties need room. *replace* returns the rows to
+  send in place of that row.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ from typing import Final
 from ogive.client import rpc
 from ogive.client.routes import choose_queue, split_by_size
 from ogive.errors import (
+    MessageIllegal,
     OgiveError,
     SendFailed,
     SendTimeout,
@@ -28,12 +32,13 @@ from ogive.errors import (
 from ogive.model import MessageQueue, PropertyName, SendResult
 from ogive.spark.cluster import Cluster
 from ogive.spark.patience import Patience
-from ogive.spark.rows import Encoded, Row, queue_of
+from ogive.spark.rows import OTHER_WAYS, Encoded, Row, queue_of
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2
 from ogive.wire.message import (
     MAX_BATCH_MESSAGES,
     decode_batch,
+    decode_properties,
     encode_batch,
     parse_offset_message_id,
 )
@@ -52,6 +57,9 @@ SENDING: Final = Patience(SEND_TIMEOUT_S, settled=True, doubtful=True, known=Tru
 
 Recall = Callable[[], Awaitable[set[str]]]
 """Function that returns the unique keys of the rows that are already stored."""
+
+Replace = Callable[[Row, MessageIllegal], Awaitable[Sequence[Row]]]
+"""Function that returns the rows to send in place of a row that its broker refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +85,13 @@ class Sending:
         max_in_flight: int,
         recall: Recall | None = None,
         immunity_s: float | None = None,
+        replace: Replace | None = None,
     ) -> None:
         """Send rows as half messages with *immunity_s*: the broker does not ask about them
         before that age.
         """
         self._cluster, self._group, self._partition = cluster, group, partition
-        self._recall, self._immunity_s = recall, immunity_s
+        self._recall, self._immunity_s, self._replace = recall, immunity_s, replace
         self._room = asyncio.Semaphore(
             min(max_in_flight, MAX_IN_FLIGHT_BYTES // BATCH_BYTES)
             if immunity_s is None
@@ -162,8 +171,17 @@ class Sending:
             return await self._insist(topic, queue, rows)
 
     async def _insist(
-        self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        rows: Sequence[Row] | Encoded,
+        *,
+        replaced: bool = False,
     ) -> list[Half]:
+        """Send one request, or several if its broker refuses some of *rows*. *replaced*: these
+        stand in place of another row.
+        """
+        refused: MessageIllegal
         async with self._room:
             if self._failed is not None:
                 raise self._failed
@@ -185,8 +203,23 @@ class Sending:
             try:
                 return await SENDING.insist(send, partial(self._cluster.forget_route, topic))
             except OgiveError as exc:
-                self._failed = self._failure(exc, _span(rows), topic, unknown=unknown)
-                raise self._failed from exc
+                count = rows.count if isinstance(rows, Encoded) else len(rows)
+                if not isinstance(exc, MessageIllegal) or (
+                    count == 1 and (self._replace is None or replaced)
+                ):
+                    self._failed = self._failure(exc, _span(rows), topic, unknown=unknown)
+                    raise self._failed from exc
+                refused = exc
+        single = _rows_of(topic, rows)
+        if len(single) > 1:
+            middle = len(single) // 2
+            first = await self._insist(topic, queue, single[:middle])
+            return first + await self._insist(topic, queue, single[middle:])
+        assert self._replace is not None
+        halves: list[Half] = []
+        for row in await self._replace(single[0], refused):
+            halves += await self._insist(row.topic, None, [row], replaced=True)
+        return halves
 
     async def _once(
         self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded
@@ -259,7 +292,8 @@ class Sending:
         first, last = span
         rows = f"row {first}" if first == last else f"one or more of the rows {first} to {last}"
         kind = SendTimeout if unknown or cause.outcome_unknown else SendFailed
-        return kind(f"{rows} of partition {self._partition} for topic {topic}: {cause}")
+        ways = OTHER_WAYS if isinstance(cause, MessageIllegal) and self._replace is None else ""
+        return kind(f"{rows} of partition {self._partition} for topic {topic}: {cause}{ways}")
 
 
 async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
@@ -269,6 +303,15 @@ async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
             raise outcome
         halves += outcome
     return halves
+
+
+def _rows_of(topic: str, rows: Sequence[Row] | Encoded) -> Sequence[Row]:
+    if not isinstance(rows, Encoded):
+        return rows
+    return [
+        Row(number, topic, body, decode_properties(properties)[PropertyName.UNIQ_KEY], properties)
+        for number, (_, body, properties) in enumerate(decode_batch(rows.body), rows.first)
+    ]
 
 
 def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:

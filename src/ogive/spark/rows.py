@@ -34,7 +34,7 @@ from ogive.model import (
 from ogive.native import Texts, native
 from ogive.spark.cluster import DelayLimits
 from ogive.spark.options import SINK_COLUMNS
-from ogive.wire.message import MAX_BATCH_MESSAGES
+from ogive.wire.message import MAX_BATCH_MESSAGES, decode_properties
 
 # Java's brokers read an int
 _MAX_LEVEL: Final = 0x7FFFFFFF
@@ -53,7 +53,7 @@ _ENCODED: Final = {
 _SHORT: Final = 4000
 _KEPT: Final = 32 * 1024
 """Characters of each column in the dead letter of a row that is too long for a message."""
-_OTHER_WAYS: Final = (
+OTHER_WAYS: Final = (
     ". With the option invalidRows=drop such rows are left out, with deadLetter "
     "they go to deadLetterTopic"
 )
@@ -206,7 +206,7 @@ def form(
             why = exc.remark if isinstance(exc, MessageIllegal) else exc
             if invalid is None:
                 raise SendFailed(
-                    f"row {number} of partition {partition} cannot be sent: {why}{_OTHER_WAYS}"
+                    f"row {number} of partition {partition} cannot be sent: {why}{OTHER_WAYS}"
                 ) from exc
             given = dict(zip(("topic", *SINK_COLUMNS), (name, *fields), strict=True))
             invalid.append(
@@ -217,6 +217,24 @@ def form(
                 )
             )
     return rows
+
+
+def refused_row(row: Row, topic: str, why: str) -> InvalidRow:
+    """Return a row that its broker refused; *topic* is without the namespace."""
+    properties = decode_properties(row.properties)
+    del properties[PropertyName.UNIQ_KEY]
+    columns: dict[str, Any] = {
+        "topic": topic,
+        "body": row.body,
+        "tags": properties.pop(PropertyName.TAGS, None),
+        "keys": properties.pop(PropertyName.KEYS, None),
+        "properties": properties or None,
+        "shardingKey": row.sharding_key,
+        "queueId": None if row.queue is None else row.queue[1],
+    }
+    return InvalidRow(
+        row.number, why, {name: value for name, value in columns.items() if value is not None}
+    )
 
 
 def dead_letters(

@@ -19,6 +19,7 @@ import asyncio
 import concurrent.futures
 import functools
 import logging
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ogive.client.portal import portal
-from ogive.errors import IllegalStateError, InvalidOption, OgiveError
+from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, OgiveError
 from ogive.spark.cluster import Cluster, DelayLimits, cluster
 from ogive.spark.compat import DataSourceStreamArrowWriter
 from ogive.spark.dedup import SEEN, BatchLog, Unsent, ends, stored_keys
@@ -42,7 +43,7 @@ from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.patience import DOUBTFUL, USUAL, Patience
 from ogive.spark.row_sender import BATCH_BYTES, Half, Recall, Sending, end_transactions
-from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
+from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form, refused_row
 from ogive.text import pluralize
 from ogive.wire.codes import Decision
 
@@ -114,8 +115,14 @@ class _Memory:
         self._patience = patience
         self._begins: dict[str, Positions] = {}
         self._unsent = Unsent()
+        # of the task, and of a row that is replaced while the task takes the next ones
+        self._one_at_a_time = threading.Lock()
 
     def unsent(self, rows: Sequence[Row]) -> list[Row]:
+        with self._one_at_a_time:
+            return self._unsent_of(rows)
+
+    def _unsent_of(self, rows: Sequence[Row]) -> list[Row]:
         for topic in {row.topic for row in rows} - self._begins.keys():
             self._begins[topic] = self._begin(topic)
             if self._repeated:
@@ -162,6 +169,21 @@ class _Sink:
     ) -> Sent:
         warn_if_zipped()
         options, loop = self._options, portal().loop
+        replaced: list[InvalidRow] = []
+
+        async def replace(row: Row, why: MessageIllegal) -> Sequence[Row]:
+            topic = options.access.namespace.strip(row.topic)
+            invalid_row = refused_row(row, topic, str(why))
+            replaced.append(invalid_row)
+            log.warning("%s", _told([invalid_row], attempt.partition, options.dead_letter_topic))
+            if options.dead_letter_topic is None:
+                return ()
+            letters = dead_letters(
+                [invalid_row], options.dead_letter_topic, attempt.partition, keys
+            )
+            topics.add(options.dead_letter_topic)
+            return letters if memory is None else await asyncio.to_thread(memory.unsent, letters)
+
         sending = Sending(
             self._cluster,
             options.producer_group,
@@ -173,6 +195,7 @@ class _Sink:
             immunity_s=options.transaction_timeout_s
             if options.delivery == "transactional"
             else None,
+            replace=None if options.invalid_rows == "fail" else replace,
         )
         keys = Keys(
             *origin, partition=attempt.partition, of_content=options.delivery != "atLeastOnce"
@@ -230,6 +253,7 @@ class _Sink:
             concurrent.futures.wait(on_their_way)
         for ended in on_their_way:
             halves += ended.result()
+        invalid += len(replaced)
         sent_rows = count if options.dead_letter_topic is not None else count - invalid
         return Sent(sent_rows, tuple(sorted(topics)), attempt.query_id, tuple(halves), invalid)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from ogive.client import rpc
 from ogive.errors import (
     ConnectionLost,
-    MessageIllegal,
+    NoPermission,
     OgiveError,
     ResponseCode,
     SendFailed,
@@ -215,11 +215,11 @@ async def test_a_failure_names_the_rows_and_ends_the_sending(
 ) -> None:
     monkeypatch.setattr(row_sender, "BATCH_BYTES", 500)
     cluster = brokers(
-        lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == 2 else None
+        lambda n: NoPermission(ResponseCode.NO_PERMISSION, "no", "b") if n == 2 else None
     )
     with pytest.raises(
         SendFailed,
-        match=r"one or more of the rows 5 to 9 of partition 0 for topic Orders: b answered 13",
+        match=r"one or more of the rows 5 to 9 of partition 0 for topic Orders: b answered 16",
     ):
         await task(cluster, max_in_flight=1).send(rows(30, shardingKey="plane"))
     assert cluster.numbers == list(range(5))
@@ -277,9 +277,9 @@ async def test_a_failure_names_encoded_rows(
     brokers: Callable[..., Brokers], failing: int, named: str
 ) -> None:
     cluster = brokers(
-        lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == failing else None
+        lambda n: NoPermission(ResponseCode.NO_PERMISSION, "no", "b") if n == failing else None
     )
-    with pytest.raises(SendFailed, match=f"{named} of partition 0 for topic Orders: b answered 13"):
+    with pytest.raises(SendFailed, match=f"{named} of partition 0 for topic Orders: b answered 16"):
         await task(cluster, max_in_flight=1).send_encoded("Orders", encoded(3, 2, 1, 4))
     assert cluster.numbers == list(range(3 if failing == 2 else 5))
 
