@@ -121,7 +121,7 @@ async def produce(
 @pytest.mark.parametrize(
     ("kills", "each_life", "max_batch"),
     [
-        pytest.param(10, 20, 1, marks=pytest.mark.quick, id="10"),
+        pytest.param(5, 20, 1, marks=pytest.mark.quick, id="5"),
         # with both ways to flush over 100,000 messages
         pytest.param(100, 600, MAX_BATCH, marks=pytest.mark.nightly, id="100"),
     ],

@@ -25,7 +25,7 @@ from tests.raw_client import RawClient, messages
 
 pytestmark = pytest.mark.waits(60)
 
-KILLS = 5
+KILLS = 3
 NIGHTLY_KILLS = 60
 CLIENTS = 3
 INVISIBLE_MS = (300, 3_000)

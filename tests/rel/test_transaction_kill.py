@@ -79,7 +79,7 @@ async def until_entered(ledger: Ledger, count: int) -> None:
 @pytest.mark.parametrize(
     ("kills", "between"),
     [
-        pytest.param(10, 10, marks=pytest.mark.quick),
+        pytest.param(5, 10, marks=pytest.mark.quick),
         pytest.param(10, 120, marks=pytest.mark.nightly),
     ],
 )
