@@ -24,7 +24,14 @@ from ogive.spark import source
 from ogive.spark.schema import MESSAGE_COLUMNS, only
 from tests.peers import RunningBroker
 from tests.processes import tail
-from tests.spark_clusters import CONNECT, connect_server, environment, run_job, standalone
+from tests.spark_clusters import (
+    CONNECT,
+    PATIENCE_S,
+    connect_server,
+    environment,
+    run_job,
+    standalone,
+)
 from tests.topics import Wire, bodies
 
 pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -185,7 +192,7 @@ class Shipping:
         """Run a driver to its end. Raises AssertionError with the end of what it said."""
         driver = self.start(master, script, *words)
         try:
-            assert driver.wait(240) == 0, tail(self.log)
+            assert driver.wait(4 * PATIENCE_S) == 0, tail(self.log)
         finally:
             end(driver)
 
@@ -218,6 +225,7 @@ def test_executors_without_ogive_take_it_from_an_archive(
     assert copied(wire, f"{topic}_copy") == sorted(bodies(MESSAGES))
 
 
+@pytest.mark.timeout(1200)
 def test_a_killed_driver_that_ships_ogive_goes_on_and_doubles_nothing(
     wire: Wire, topic: str, tmp_path: Path
 ) -> None:
@@ -232,7 +240,7 @@ def test_a_killed_driver_that_ships_ogive_goes_on_and_doubles_nothing(
         words = ("shipped_stream.py", wire.name_server, topic, str(commits.parent))
         driver = shipping.start(running.master, *words)
         try:
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + 4 * PATIENCE_S
             while len(list(commits.glob("[0-9]*"))) < 3:
                 assert driver.poll() is None, tail(shipping.log)
                 assert time.monotonic() < deadline
