@@ -36,6 +36,7 @@ _MISTAKES: Final = (
     NotImplementedError,
     PickleError,
     PySparkException,
+    RecursionError,
     SyntaxError,
     TypeError,
     ValueError,
@@ -50,10 +51,10 @@ _MAY_PASS: Final = (OgiveError, OSError)
 
 
 _REFUSED_BY_SPARK: Final = re.compile(
-    r"SQLSTATE: 42|\b(?:java\.nio\.file\.AccessDenied|AccessControl)Exception\b"
+    r"SQLSTATE: (?:42|22)|\b(?:java\.nio\.file\.AccessDenied|AccessControl)Exception\b"
 )
-"""Texts with which Spark reports a wrong name in a query, such as a missing column, or a folder
-that it may not use."""
+"""Texts with which Spark reports a wrong name in a query, such as a missing column, a value with
+which it cannot compute, as in a division by zero, or a folder that it may not use."""
 
 
 def reason(text: str) -> str:

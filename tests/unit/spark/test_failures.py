@@ -206,6 +206,11 @@ def test_a_mistake_in_a_program_is_told_from_what_may_pass(
         "java.nio.file.AccessDeniedException: /checkpoint/job/offsets",
         "org.apache.hadoop.security.AccessControlException: Permission denied: user=me, "
         "access=WRITE",
+        "[STREAM_FAILED] terminated with exception: [DIVIDE_BY_ZERO] Division by zero. "
+        "SQLSTATE: 22012",
+        '[CAST_INVALID_INPUT] The value \'x\' of the type "STRING" cannot be cast to "INT". '
+        "SQLSTATE: 22018",
+        WORKER.format(raised="RecursionError: maximum recursion depth exceeded"),
     ],
 )
 def test_what_spark_itself_refuses_is_refused_again(text: str) -> None:
