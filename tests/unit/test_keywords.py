@@ -78,6 +78,12 @@ def test_constructors_name_their_own_option(kind: type, word: str, ours: str) ->
     assert ours in said(kind, word)
 
 
+async def test_a_run_of_listeners_goes_by_the_name_that_was_called() -> None:
+    run: Callable[..., Any] = aio.run
+    with pytest.raises(TypeError, match=r"^run\(\) got .*: use name_server="):
+        await run(bootstrap_servers="h:1")
+
+
 @pytest.mark.parametrize(
     ("word", "ours"), [("group_name", "group="), ("retries", "config=ProducerConfig(retries=...)")]
 )

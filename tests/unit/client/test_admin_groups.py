@@ -427,6 +427,9 @@ async def test_calls_that_name_an_unknown_group_or_topic_name_similar_ones(
     for broker in brokers:
         show_groups(broker, SubscriptionGroupConfig(name="billing").to_json())
         connect(broker)
+        broker.on(
+            RequestCode.SET_MESSAGE_REQUEST_MODE, error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        )
         broker.on(RequestCode.QUERY_CONSUMER_OFFSET, error(ResponseCode.QUERY_NOT_FOUND))
         broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({}, 0.0)))
         broker.on(RequestCode.DELETE_TOPIC_IN_BROKER, ok())
@@ -434,6 +437,7 @@ async def test_calls_that_name_an_unknown_group_or_topic_name_similar_ones(
         admin.members("biling"),
         admin.running_info("biling", "me@1"),
         admin.positions("biling", "Orders"),
+        admin.set_consume_mode("biling", "Orders", "pop"),
     ):
         with pytest.raises(GroupNotExist, match=r"Similar groups: billing\."):
             await call

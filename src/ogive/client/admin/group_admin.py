@@ -172,7 +172,7 @@ class GroupCalls(AdminBase):
         Apache's push clients ask with setClientRebalance(false). ogive's listeners go by their own
         *mode*, and pop from the queues that they are assigned. *share_queues*: so many other
         members pop a member's queues as well; 0: all members pop from all queues. Raises NoRoute,
-        and InvalidOption for an unknown mode.
+        GroupNotExist, and InvalidOption for an unknown mode.
         """
         validate_group(group)
         validate_topic(topic)
@@ -182,12 +182,18 @@ class GroupCalls(AdminBase):
         if share_queues < 0:
             raise InvalidOption(f"share_queues is {share_queues}: must not be negative")
         wanted = RequestMode(topic=topic, group=group, mode=mode.upper(), share_queues=share_queues)
-        await each(
-            (await self._topic_masters(topic)).values(),
-            lambda at: rpc.set_request_mode(
-                self.client.pool, at, wanted, timeout_s=self._timeout_s
-            ),
-        )
+        masters = await self._topic_masters(topic)
+        try:
+            await each(
+                masters.values(),
+                lambda at: rpc.set_request_mode(
+                    self.client.pool, at, wanted, timeout_s=self._timeout_s
+                ),
+            )
+        except GroupNotExist:
+            # if no broker has it, the error names groups that are spelt alike
+            await self._check_known(group)
+            raise
 
     async def delete_group(self, group: str, *, offsets: bool = False) -> None:
         """Delete the group from every broker; with *offsets* its progress, too.

@@ -3,6 +3,7 @@ consume.
 """
 
 import asyncio
+import functools
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
@@ -410,7 +411,7 @@ def run(
         raise KeyboardInterrupt from None
 
 
-@explained
+@functools.partial(explained, name="run")
 async def serve(
     *listeners: AnyListener,
     name_server: str = DEFAULT_NAME_SERVER,
