@@ -148,6 +148,7 @@ class ClientInstance(StartedByWith):
         # after a failure
         self._leaving: asyncio.Task[None] | None = None
         self._state = "new"
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -156,6 +157,7 @@ class ClientInstance(StartedByWith):
         if self._state != "new":
             raise IllegalStateError(f"client {self.client_id} was started before; make a new one")
         self._state = "running"
+        self._loop = asyncio.get_running_loop()
         self.metrics.show()
         config = self.config
         self.spawn(
@@ -226,6 +228,19 @@ class ClientInstance(StartedByWith):
             raise IllegalStateError(
                 f"client {self.client_id} is "
                 f"{'not started' if self._state == 'new' else 'closed'}: {advice}"
+            )
+
+    def check_loop(self) -> None:
+        """Raise IllegalStateError on another event loop than that of ``start``.
+
+        The jobs of the client run on that one: a call from another would wait for them for ever,
+        or run beside them on another thread.
+        """
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
+            raise IllegalStateError(
+                f"client {self.client_id} was started on another event loop: objects of ogive.aio "
+                "belong to one loop. Make a new one on this loop, or use those of ogive, which may "
+                "be called from anywhere"
             )
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:

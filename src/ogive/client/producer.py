@@ -176,6 +176,12 @@ class Producer(StartedByWith, Generic[B]):
             publisher.client.check_running()
         return publisher
 
+    def _on_its_loop(self) -> Publisher:
+        """Return the engine. Raises IllegalStateError unless the producer runs on this loop."""
+        publisher = self.publisher
+        publisher.client.check_loop()
+        return publisher
+
     # --- sending ----------------------------------------------------------------------------------
 
     async def send(
@@ -206,7 +212,7 @@ class Producer(StartedByWith, Generic[B]):
         Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute,
         NoNameServer, and BrokerErrors such as MessageIllegal. A cancelled send may still arrive.
         """
-        publisher = self.publisher
+        publisher = self._on_its_loop()
         pending = self.builder.message(
             topic,
             self.builder.raw(body),
@@ -253,6 +259,7 @@ class Producer(StartedByWith, Generic[B]):
         if unknown:
             refuse(Producer.submit, unknown)
         publisher = self.running or self.publisher
+        publisher.client.check_loop()
         own_s = None if timeout_s is None else self.budget_s(timeout_s)
         try:
             offered = publisher.inboxes.offer(
@@ -297,7 +304,7 @@ class Producer(StartedByWith, Generic[B]):
 
         Raises only what goes wrong before it is sent.
         """
-        publisher = self.publisher
+        publisher = self._on_its_loop()
         pending = self.builder.message(
             topic, self.builder.raw(body), tag, keys, properties, sharding_key, queue
         )
@@ -365,7 +372,7 @@ class Producer(StartedByWith, Generic[B]):
         outcome; nothing is read behind a message that is refused. *tag* and *sharding_key* are for
         messages given as bodies.
         """
-        publisher, budget = self.publisher, self.budget_s(timeout_s)
+        publisher, budget = self._on_its_loop(), self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
         try:
             for indexes, pending in self.builder.batches(topic, messages, tag, sharding_key, queue):
@@ -399,7 +406,7 @@ class Producer(StartedByWith, Generic[B]):
         IllegalStateError if the producer is closed meanwhile. A late reply is dropped. A cancelled
         request may still be carried out.
         """
-        _ = self.publisher
+        self._on_its_loop()
         assert self._requester is not None
         pending = self.builder.message(
             topic, self.builder.raw(body), tag, keys, properties, sharding_key, queue
@@ -418,7 +425,7 @@ class Producer(StartedByWith, Generic[B]):
         message has come, or NO_PERMISSION if recallMessageEnable is off at Apache's broker (the
         default there).
         """
-        _ = self.publisher
+        self._on_its_loop()
         client, budget = self.client, self.budget_s(timeout_s)
         broker_name = broker_of_handle(handle)
         topic, _ = self.builder.on_wire(topic, None)
@@ -435,7 +442,7 @@ class Producer(StartedByWith, Generic[B]):
 
     async def flush(self) -> None:
         """Wait until every message submitted so far has its outcome, which its handle holds."""
-        await self.publisher.flush()
+        await self._on_its_loop().flush()
 
     def budget_s(self, timeout_s: float | None) -> float:
         """Return the time that a send may take. Raises InvalidOption."""

@@ -146,7 +146,7 @@ class PullConsumer(StartedByWith):
             self._member.wake()
 
     def _running(self) -> PullMember:
-        _ = self._owner.client
+        self._owner.client.check_loop()
         assert self._member is not None
         if self._closing is not None:
             raise IllegalStateError("the pull consumer is closed: make a new one")

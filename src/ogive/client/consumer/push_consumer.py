@@ -169,6 +169,7 @@ class PushConsumer(StartedByWith):
         Raises IllegalStateError if an unexpected error stopped it.
         """
         instance = self._owner.client
+        instance.check_loop()
         assert self._ended is not None
         await asyncio.shield(self._ended)
         if instance.failure is not None:
@@ -194,7 +195,7 @@ class PushConsumer(StartedByWith):
         return self
 
     async def __anext__(self) -> IncomingMessage:
-        _ = self._owner.client
+        self._owner.client.check_loop()
         assert self._iteration is not None
         return await self._iteration.next()
 

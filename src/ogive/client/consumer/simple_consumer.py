@@ -261,6 +261,7 @@ class SimpleConsumer(StartedByWith):
 
     def _running(self) -> PopClient:
         self._owner.client.check_running()
+        self._owner.client.check_loop()
         if self._closing is not None or self._calls is None:
             raise IllegalStateError("the simple consumer is closed: make a new one")
         return self._calls
