@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,7 +183,7 @@ async def test_sends_of_one_read_are_stored_together(
 
 @pytest.mark.parametrize("delay", [{"DELAY": "3"}, {"TIMER_DELAY_SEC": "60"}])
 async def test_delayed_sends_of_one_read_are_stored_together(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, delay: dict[str, str]
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, delay: dict[str, Any]
 ) -> None:
     broker = await prepare(await start_broker())
     writes = Writes(broker, monkeypatch)
