@@ -519,11 +519,6 @@ def in_order(stored: Iterable[tuple[Sequence[int], SendResult]]) -> list[SendRes
     results = {
         i: result
         for indexes, whole in stored
-        for i, result in zip(indexes, _results_of(whole), strict=True)
+        for i, result in zip(indexes, split_result(whole, whole.id.split(",")), strict=True)
     }
     return [results[i] for i in range(len(results))]
-
-
-def _results_of(result: SendResult) -> list[SendResult]:
-    """Return a result for each message that went together."""
-    return split_result(result, result.id.split(","))
