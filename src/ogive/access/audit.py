@@ -10,6 +10,7 @@ are changes (``namesrv/handlers.py``).
 The lines have level INFO; ``ogive up`` always shows them, and suppresses none.
 """
 
+import json
 import logging
 import math
 import re
@@ -196,14 +197,23 @@ def _text(value: object) -> str | None:
     return None if value is None else shown(str(value))
 
 
-def _json_value(value: object) -> str | int | float | bool | None:
-    """Return *value* in a form that JSON has; as text if JSON has no such type."""
+def _json_value(value: object) -> object:
+    """Return *value* in a form that JSON has; as text if JSON has no such type, or if it is
+    long.
+    """
     if (
         value is None
         or isinstance(value, bool | int)
         or (isinstance(value, float) and math.isfinite(value))
     ):
         return value
+    if isinstance(value, Mapping | list | tuple):
+        plain = dict(value) if isinstance(value, Mapping) else value
+        text = json.dumps(plain, default=str, ensure_ascii=False)
+        if len(text) <= MAX_LENGTH:
+            # JSON has no NaN and no infinity
+            return json.loads(text, parse_constant=str)
+        return text[:MAX_LENGTH]
     return str(value)[:MAX_LENGTH]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from ogive.access.audit import (
+    MAX_LENGTH,
     MAX_SHOWN,
     AuditEntry,
     Change,
@@ -116,6 +117,9 @@ def test_values_in_json_are_json(told: pytest.LogCaptureFixture) -> None:
         "name": "c, d -> e",
         "password": Secret("old-one"),
         "limit": float("inf"),
+        "attributes": {},
+        "policy": {"type": "CUSTOMIZED", "next": [1, 2.5, None]},
+        "users": ("ann", "bob"),
     }
     after: dict[str, object] = {
         "enabled": False,
@@ -124,16 +128,26 @@ def test_values_in_json_are_json(told: pytest.LogCaptureFixture) -> None:
         "name": "Bücher",
         "password": Secret("new-one"),
         "limit": 1,
+        "attributes": {"message.type": "Ü"},
+        "policy": {"type": "EXPONENTIAL", "max": float("nan"), "key": Secret("k")},
+        "users": [f"user-{number}" for number in range(99)],
     }
     entry(before, after, topic="T: \n\x9b", user="ann").tell(ResponseCode.SUCCESS)
     text = logs.JsonFormatter().format(told.records[0])
-    assert json.loads(text)["changes"] == {
+    changes = json.loads(text)["changes"]
+    assert changes.pop("users") == [["ann", "bob"], json.dumps(after["users"])[:MAX_LENGTH]]
+    assert changes == {
         "enabled": [True, False],
         "rate": [0.5, 2],
         "note": [None, "x\u202e\x9b"],
         "name": ["c, d -> e", "Bücher"],
         "password": ["***", "***"],
         "limit": ["inf", 1],
+        "attributes": [{}, {"message.type": "Ü"}],
+        "policy": [
+            {"type": "CUSTOMIZED", "next": [1, 2.5, None]},
+            {"type": "EXPONENTIAL", "max": "NaN", "key": "***"},
+        ],
     }
     assert json.loads(text)["topic"] == "T: \n\x9b"
     assert text.isprintable()
