@@ -68,6 +68,7 @@ _SAME: Final = {
     "queues": "num_partitions num_queues partitions queue queue_num queue_nums read_queue_nums "
     "read_queues "
     "topic_partitions write_queue_nums write_queues",
+    "read_queues": "num_partitions partitions queues read_queue_nums",
     "retries": "max_retries retry retry_times retry_times_when_send_failed",
     "seconds": "delay delay_s invisible_duration invisible_s invisible_time seconds_s suspend_s "
     "time_s visibility_timeout",
@@ -96,6 +97,7 @@ _SAME: Final = {
     "topics": "topic topic_name topic_names",
     "trace": "enable_msg_trace enable_trace msg_trace",
     "wait_s": "await_duration poll_time timeout timeout_ms timeout_s wait wait_time_seconds",
+    "write_queues": "num_partitions partitions queues write_queue_nums",
     "listeners": "handler handlers listener topic topic_name topics",
 }
 """Words of other clients and of other systems, by our argument."""

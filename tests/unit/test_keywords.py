@@ -128,6 +128,7 @@ def test_listener_names_its_own_argument(word: str, ours: str) -> None:
         (ogive.PullConsumer().poll, "max_records", "use max_messages="),
         (ogive.PullConsumer, "topics", "use *topics, the first arguments, without a name"),
         (ogive.Admin().create_topic, "num_partitions", "use queues="),
+        (ogive.Admin().update_topic, "queues", "use read_queues= or write_queues="),
         (ogive.later, "level", "use delay_level="),
         (ogive.run, "nameserver", "use name_server="),
         (ogive.Producer, "producerGroup", "use group="),
