@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -160,8 +159,8 @@ class Shipping:
         )
         self._bare.chmod(0o755)
 
-    def start(self, master: str, script: str, *words: str) -> "subprocess.Popen[bytes]":
-        """Start a driver that leads a process group of its own."""
+    def run(self, master: str, script: str, *words: str) -> None:
+        """Run a driver to its end. Raises AssertionError with the end of what it said."""
         # of both sides, because Spark has one interpreter for a data source
         env = environment() | {"PYSPARK_PYTHON": str(self._bare), "PYTHONPATH": str(self._site)}
         settings = {
@@ -179,7 +178,7 @@ class Shipping:
             *words,
         ]
         with self.log.open("wb") as log:
-            return subprocess.Popen(
+            driver = subprocess.Popen(
                 command,
                 cwd=self._directory,
                 env=env,
@@ -187,21 +186,12 @@ class Shipping:
                 stderr=log,
                 start_new_session=True,
             )
-
-    def run(self, master: str, script: str, *words: str) -> None:
-        """Run a driver to its end. Raises AssertionError with the end of what it said."""
-        driver = self.start(master, script, *words)
         try:
             assert driver.wait(4 * PATIENCE_S) == 0, tail(self.log)
         finally:
-            end(driver)
-
-
-def end(driver: "subprocess.Popen[bytes]") -> None:
-    """kill -9 of *driver* and of what it started."""
-    if driver.poll() is None:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
 
 
 def test_executors_without_ogive_take_it_from_an_archive(
@@ -223,38 +213,6 @@ def test_executors_without_ogive_take_it_from_an_archive(
         for home, compiled in found["homes"]
     )
     assert copied(wire, f"{topic}_copy") == sorted(bodies(MESSAGES))
-
-
-@pytest.mark.timeout(1200)
-def test_a_killed_driver_that_ships_ogive_goes_on_and_doubles_nothing(
-    wire: Wire, topic: str, tmp_path: Path
-) -> None:
-    """With new executors, which unpack the archive again; those of the killed driver end."""
-    wire.create(topic, 2)
-    wire.create(f"{topic}_copy", 2)
-    for queue_id in (0, 1):
-        wire.send(topic, queue_id, bodies(MESSAGES // 2, queue_id * MESSAGES))
-    commits = tmp_path / "checkpoint" / "commits"
-    shipping = Shipping(tmp_path)
-    with standalone(tmp_path / "cluster") as running:
-        words = ("shipped_stream.py", wire.name_server, topic, str(commits.parent))
-        driver = shipping.start(running.master, *words)
-        try:
-            deadline = time.monotonic() + 4 * PATIENCE_S
-            while len(list(commits.glob("[0-9]*"))) < 3:
-                assert driver.poll() is None, tail(shipping.log)
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            first = running.executors()
-        finally:
-            end(driver)
-        assert len(list(commits.glob("[0-9]*"))) < MESSAGES // 100
-        shipping.run(running.master, *words)
-        assert len(first) == 2
-        assert not any(one.is_running() for one in first)
-    assert copied(wire, f"{topic}_copy") == sorted(
-        bodies(MESSAGES // 2) + bodies(MESSAGES // 2, MESSAGES)
-    )
 
 
 def test_a_stream_gives_its_executors_back_and_asks_for_them_again(

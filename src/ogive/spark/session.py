@@ -30,7 +30,7 @@ _SETTINGS: Final = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.session.timeZone": "UTC",
-    # until a Python process that Spark has started connects; 15 s by itself, too few for a busy
+    # until this process takes the rows that the JVM has for it; 15 s by itself, too few for a busy
     # machine
     "spark.python.authenticate.socketTimeout": "60s",
 }
