@@ -85,5 +85,11 @@ def _source_options(options: Mapping[str, str], columns: StructType) -> SourceOp
 def _sink_options(options: Mapping[str, str], columns: StructType) -> SinkOptions:
     warn_if_zipped()
     parsed = SinkOptions.parse(options)
+    if not options and "topic" not in columns.names:
+        raise InvalidOption(
+            "where to write: give the option topic, or a column topic. In SQL: Spark hands the "
+            "OPTIONS of CREATE TABLE ... AS SELECT to no Python source; write with "
+            "df.write.format('rocketmq').options(...).mode('append').save()"
+        )
     check_sink_schema(columns, topic_given=parsed.topic is not None, delivery=parsed.delivery)
     return parsed

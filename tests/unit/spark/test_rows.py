@@ -19,7 +19,7 @@ from ogive.errors import InvalidOption, SendFailed
 from ogive.model import MAX_BODY_BYTES, Message, MessageQueue
 from ogive.spark.rows import HEAD_DIGITS, Keys, Row, form, key_of_text, queue_of
 from ogive.spark.schema import check_sink_schema
-from ogive.spark.source import stream_sink
+from ogive.spark.source import batch_sink, stream_sink
 from ogive.wire.message import decode_properties
 
 PLACES = Keys("query", 7, partition=3, of_content=False)
@@ -372,6 +372,12 @@ BODY = StructField("body", StringType())
 def test_columns_that_cannot_be_sent_are_named(columns: list[StructField], message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         check_sink_schema(StructType(columns), topic_given=True)
+
+
+def test_a_table_that_is_made_of_a_query_is_told_how_to_write() -> None:
+    """Its OPTIONS do not come here."""
+    with pytest.raises(InvalidOption, match=r"give the option topic.* AS SELECT .*df\.write"):
+        batch_sink({}, StructType([BODY]), overwrite=False)
 
 
 def test_a_topic_must_come_from_somewhere() -> None:
