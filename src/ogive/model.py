@@ -51,6 +51,8 @@ NO_SEND_TOPICS: Final = frozenset(
     }
 )
 """Only the broker itself writes to these. Source: TopicValidator.java, 5.3."""
+REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+"""In front of the cluster's name: the topic of the leases of popped messages."""
 SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {
     AUTO_CREATE_TOPIC,
     "BenchmarkTest",
@@ -62,6 +64,17 @@ SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {
 Source: TopicValidator.java, 5.3.
 """
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+
+
+def is_written_by_brokers_alone(topic: str) -> bool:
+    """Return True for a topic to which no client may send.
+
+    Differs from Java, which lets clients send to the revive topic. A lease that a client made up
+    would copy a message of any topic to the retry topic of any group.
+    """
+    return topic in NO_SEND_TOPICS or topic.startswith(REVIVE_TOPIC_PREFIX)
+
+
 WAITING_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC}
 )

@@ -22,13 +22,13 @@ from ogive.client.sending.message_builder import USUAL_LEVELS, with_unique_key
 from ogive.errors import InvalidOption, MessageIllegal, OgiveError, SendFailed
 from ogive.model import (
     MAX_BODY_BYTES,
-    NO_SEND_TOPICS,
     RESERVED_PROPERTIES,
     Message,
     MessageQueue,
     PropertyName,
     check_tag,
     instant,
+    is_written_by_brokers_alone,
     validate_topic,
 )
 from ogive.native import Texts, native
@@ -327,7 +327,7 @@ def encode(
 
 def _topic(name: str) -> str:
     """Return *name* if messages may be sent to this topic. Raises InvalidOption."""
-    if name in NO_SEND_TOPICS:
+    if is_written_by_brokers_alone(name):
         raise InvalidOption(f"topic {name} is one of the brokers' own, to which nobody may send")
     return validate_topic(name)
 

@@ -17,7 +17,7 @@ from ogive.broker.pop.leases import Lease, LeaseBook, LeaseKey
 from ogive.broker.services import Context
 from ogive.broker.state.offset_table import OffsetTable
 from ogive.errors import OgiveError, ProtocolError, StoreError
-from ogive.model import PropertyName
+from ogive.model import REVIVE_TOPIC_PREFIX, PropertyName
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage
 from ogive.wire.bodies.json_fields import dumps, loads_object
@@ -46,7 +46,7 @@ _LONG: Final = {
 
 
 def revive_topic(cluster: str) -> str:
-    return f"rmq_sys_REVIVE_LOG_{cluster}"
+    return REVIVE_TOPIC_PREFIX + cluster
 
 
 def checkpoint(lease: Lease, broker: str) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from ogive.broker.replies import Rejected
 from ogive.broker.services import Context
 from ogive.errors import ProtocolError, ResponseCode
 from ogive.model import (
-    NO_SEND_TOPICS,
     PropertyName,
+    is_written_by_brokers_alone,
 )
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.message import (
@@ -59,7 +59,7 @@ def check_body(ctx: Context, size: int) -> None:
 
 def check_may_send_to(topic: str) -> None:
     """Raise Rejected for topics that only the broker may write to."""
-    if topic in NO_SEND_TOPICS:
+    if is_written_by_brokers_alone(topic):
         raise Rejected(
             ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
         )

@@ -69,11 +69,11 @@ from ogive.errors import OgiveError, ProtocolError, ResponseCode
 from ogive.model import (
     DLQ_PREFIX,
     HALF_TOPIC,
-    NO_SEND_TOPICS,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     PropertyName,
+    is_written_by_brokers_alone,
     validate_topic,
 )
 from ogive.native import native
@@ -301,7 +301,7 @@ def _open_queues(ctx: Context, topic: str) -> int:
         config is None
         or config.attributes
         or config.filter_type == "MULTI_TAG"
-        or topic in NO_SEND_TOPICS
+        or is_written_by_brokers_alone(topic)
         or not ctx.is_saved(topic)
     ):
         return 0
@@ -319,7 +319,7 @@ def plan(ctx: Context, send: Send) -> Put:
     if sys_flag & ~CLIENT_FLAGS or not fits:
         sys_flag = _without_prepared(sys_flag, fits, properties)
     config = ctx.topics.get(topic)
-    if config is None or topic in NO_SEND_TOPICS:
+    if config is None or is_written_by_brokers_alone(topic):
         config = _make_topic(ctx, send)
     if not 0 <= queue_id < config.write_queues:
         queue_id = check_queue(queue_id, config)

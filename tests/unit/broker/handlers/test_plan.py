@@ -230,6 +230,8 @@ async def test_a_bad_topic_name_is_an_invalid_parameter(client: RawClient, topic
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "OFFSET_MOVED_EVENT",
         "TRANS_CHECK_MAX_TIME_TOPIC",
+        # else a lease that was made up copies a message of any topic to the retries of any group
+        "rmq_sys_REVIVE_LOG_DefaultCluster",
     ],
 )
 async def test_reserved_topics_take_no_sends(client: RawClient, topic: str) -> None:

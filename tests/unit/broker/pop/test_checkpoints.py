@@ -14,8 +14,9 @@ from ogive.broker.pop.leases import Lease, LeaseKey
 from ogive.broker.startup import Machine
 from ogive.cli.main import main
 from ogive.errors import ProtocolError
+from ogive.store.types import NewMessage
 from ogive.wire.codes import RequestCode
-from ogive.wire.message import decode_properties, decode_stored
+from ogive.wire.message import decode_properties, decode_stored, encode_properties
 from tests.pop import GROUP, acknowledging, leased, open_offsets, pop, popping
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker, crash_image
@@ -139,10 +140,19 @@ async def test_records_of_the_revive_topic_are_taken_over(start_broker: StartBro
             "d": [0, 1], "n": 2, "bm": 0, "so": 0, "q": 0, "pt": now_ms, "c": GROUP,
         }  # fmt: skip
         ack = {"ao": 0, "bn": "broker-a", "c": GROUP, "pt": now_ms, "q": 0, "so": 0, "t": "T"}
-        for tag, value in (("ck", ck), ("ack", ack)):
-            await client.send(
-                REVIVE, json.dumps(value).encode(), {"TAGS": tag, "UNIQ_KEY": tag}, queue=3
-            )
+    ctx = broker.context
+    # brokers alone write there
+    records = [
+        NewMessage(
+            REVIVE, 3, json.dumps(value).encode(),
+            encode_properties({"TAGS": tag, "UNIQ_KEY": tag}),
+            0, 0, now_ms, ctx.store_host, ctx.store_host,
+        )
+        for tag, value in (("ck", ck), ("ack", ack))
+    ]  # fmt: skip
+    stored: asyncio.Future[object] = ctx.loop.create_future()
+    ctx.put_now(records, stored.set_result)
+    await stored
     await broker.stop()
     broker = await start_broker()
     (lease,) = broker.context.leases.all()
