@@ -9,6 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import ogive
@@ -31,16 +32,18 @@ def main() -> None:
         with database(folder) as orders:
             orders.execute("CREATE TABLE paid (number TEXT PRIMARY KEY)")
 
-        def was_paid(message: ogive.MessageExt) -> bool:
+        def was_paid(message: ogive.MessageExt) -> bool | None:
             """The broker asks this when nobody told it how a transaction ended.
 
             Called in a thread: it opens a connection of its own.
             """
             with database(folder) as orders:
-                return (
-                    orders.execute("SELECT 1 FROM paid WHERE number = ?", message.keys).fetchone()
-                    is not None
-                )
+                found = orders.execute("SELECT 1 FROM paid WHERE number = ?", message.keys)
+                if found.fetchone() is not None:
+                    return True
+            # another process may still be about to commit; after a minute none is
+            age = datetime.now(UTC) - message.born_at
+            return False if age > timedelta(minutes=1) else None
 
         with ogive.Producer(options.name_server, group="payments", check=was_paid) as producer:
             with (

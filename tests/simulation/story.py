@@ -346,9 +346,12 @@ class Story:
         self.note("transaction", body[:6], end, entered)
         self.book.counts[f"transaction: {end}"] += entered
 
-    async def _check(self, message: MessageExt) -> bool:
+    async def _check(self, message: MessageExt) -> bool | None:
         self.book.counts["transaction: asked"] += 1
-        return message.body in self.book.owed[WORK]
+        if message.body in self.book.owed[WORK]:
+            return True
+        # without either, the block has not begun, perhaps in a producer that stands still
+        return False if message.body in self.book.rolled_back else None
 
     # --- clients ----------------------------------------------------------------------------------
 

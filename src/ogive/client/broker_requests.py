@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from ogive.client import rpc
 from ogive.errors import (
@@ -196,6 +197,8 @@ class BrokerRequests:
     def __init__(self, consumers: Mapping[str, RegisteredConsumer]) -> None:
         self.replies = ReplyTable()
         self._consumers = consumers
+        # by unique key: a transaction that nobody holds any more will never leave its block
+        self.running_transactions: WeakValueDictionary[str, object] = WeakValueDictionary()
         # by producer group
         self._checks: dict[str, list[TransactionCheck]] = {}
         self._serving: set[asyncio.Task[None]] = set()

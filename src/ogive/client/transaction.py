@@ -11,7 +11,8 @@ Behaviour
 - The broker is told the decision and answers. If that goes wrong, nothing is raised: the broker
   asks the check later.
 - ``CheckService`` answers such questions: True commits, False rolls back, None and everything else
-  means "not known".
+  means "not known". So is a transaction whose block still runs in this process; its check is not
+  called: it would find nothing, and the message of a block that commits later would be lost.
 
 Differs from Java
 - A half message whose answer is lost is not sent again: the broker would hold two, and the check
@@ -56,8 +57,8 @@ log = logging.getLogger(__name__)
 MAX_CHECKED_BYTES: Final = 64 * 1024 * 1024
 
 Check = Callable[[MessageExt], bool | None] | Callable[[MessageExt], Awaitable[bool | None]]
-"""Function that decides the local transaction behind a message: True if it committed, False if not,
-None while that is unknown.
+"""Function that decides the local transaction behind a message: True if it committed, False if it
+never will, None while that is unknown.
 """
 
 _NOBODY_GETS_IT: Final = (
@@ -128,10 +129,20 @@ class Transaction(OnlyAsyncWith):
         if self._entered:
             raise IllegalStateError("this transaction was entered before; make a new one")
         self._entered = True
+        try:
+            await self._store()
+        except BaseException:
+            self._ended()
+            raise
+        return self
+
+    async def _store(self) -> None:
+        """Store the half message, and roll it back if it is not held safely."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         self._pending.future = future
         try:
             await self._publisher.accept(self._pending, self._timeout_s)
+            self._client.requests.running_transactions[self._pending.key] = self
             half = await future
         except SendTimeout as exc:
             raise SendTimeout(f"{exc} {_NOBODY_GETS_IT}") from None
@@ -142,7 +153,10 @@ class Transaction(OnlyAsyncWith):
                 f"half message {half.id} for {half.queue} is rolled back: the broker does not hold "
                 f"it safely ({half.status.name})"
             )
-        return self
+
+    def _ended(self) -> None:
+        """Leave questions about this transaction to the check from now on."""
+        self._client.requests.running_transactions.pop(self._pending.key, None)
 
     async def __aexit__(
         self,
@@ -159,7 +173,10 @@ class Transaction(OnlyAsyncWith):
                 if issubclass(kind, Exception)
                 else Decision.UNKNOWN
             )
-        await self._end(decision)
+        try:
+            await self._end(decision)
+        finally:
+            self._ended()
 
     async def _end(self, decision: Decision) -> None:
         half = self._stored
@@ -235,6 +252,10 @@ class CheckService:
         self, connection: Connection, header: CheckTransactionStateRequest, message: MessageExt
     ) -> None:
         """Queue a question, and return at once; the answer goes to the broker later."""
+        question = _Question(connection, header, message)
+        if message.id in self._client.requests.running_transactions:
+            self._tell(question, Decision.UNKNOWN)
+            return
         if (
             self._waiting >= self._config.max_checks_waiting
             or self._waiting_bytes > MAX_CHECKED_BYTES
@@ -258,7 +279,7 @@ class CheckService:
                 name=f"check {self._config.group}",
             )
             self._workers.start()
-        self._workers.submit([_Question(connection, header, message)])
+        self._workers.submit([question])
 
     def _decide(self, question: _Question) -> Decision:
         try:
@@ -314,22 +335,25 @@ class CheckService:
         for question, decision, _ in decided:
             self._waiting -= 1
             self._waiting_bytes -= len(question.message.body)
-            asked = question.header
-            header = EndTransactionRequest(
-                producer_group=self._config.group,
-                tran_state_table_offset=asked.tran_state_table_offset,
-                commit_log_offset=asked.commit_log_offset,
-                commit_or_rollback=decision,
-                msg_id=question.message.id,
-                transaction_id=asked.transaction_id,
-                from_transaction_check=True,
-                topic=question.message.topic,
-                broker_name=asked.broker_name,
-            )
-            try:
-                question.connection.send_nowait(rpc.request(header))
-            except ConnectError as exc:
-                log.debug("transaction %s: the broker will ask again: %s", question.message.id, exc)
+            self._tell(question, decision)
+
+    def _tell(self, question: _Question, decision: Decision) -> None:
+        asked = question.header
+        header = EndTransactionRequest(
+            producer_group=self._config.group,
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
+            commit_or_rollback=decision,
+            msg_id=question.message.id,
+            transaction_id=asked.transaction_id,
+            from_transaction_check=True,
+            topic=question.message.topic,
+            broker_name=asked.broker_name,
+        )
+        try:
+            question.connection.send_nowait(rpc.request(header))
+        except ConnectError as exc:
+            log.debug("transaction %s: the broker will ask again: %s", question.message.id, exc)
 
     async def close(self) -> None:
         """Answer what is being checked, forget what waits."""

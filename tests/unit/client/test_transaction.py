@@ -1,6 +1,7 @@
 """Transactions and checks, against a scripted broker."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
@@ -387,6 +388,53 @@ async def test_the_checks_answer_is_told_to_the_broker(
     ]
     assert text in caplog.text
     assert bool(text) == any(record.levelno >= logging.ERROR for record in caplog.records)
+
+
+async def test_a_transaction_whose_block_still_runs_here_is_not_known_yet(
+    broker: FakeBroker,
+) -> None:
+    """The check finds nothing before the block commits; a "no" would lose the message."""
+    asked: list[str] = []
+
+    def check(message: MessageExt) -> bool:
+        asked.append(message.id)
+        return False
+
+    async with aio.Producer(broker.address, group="shop", check=check) as producer:
+        await met(broker, "shop")
+        async with producer.transaction("Orders", b"4711") as transaction:
+            ask(broker, body=transaction.id.encode())
+            await broker.received(END)
+            assert decisions(broker) == [Decision.UNKNOWN]
+            assert asked == []
+            transaction.leave_open()
+        ask(broker, body=transaction.id.encode())
+        await broker.until(lambda: len(broker.of(END)) == 2)
+    assert decisions(broker) == [Decision.UNKNOWN, Decision.ROLLBACK]
+    assert asked == [transaction.id]
+
+
+@pytest.mark.parametrize("fails", ["entering", "leaving"])
+async def test_a_transaction_that_failed_is_left_to_the_check(
+    broker: FakeBroker, fails: str
+) -> None:
+    """A half message whose answer was lost has no block; an end that was not confirmed is over."""
+    config = ProducerConfig(send_timeout_s=0.3)
+    async with aio.Producer(
+        broker.address, group="shop", check=lambda message: False, config=config
+    ) as producer:
+        await met(broker, "shop")
+        transaction = producer.transaction("Orders", b"4711")
+        broker.on(SEND if fails == "entering" else END, SILENT)
+        with contextlib.suppress(SendTimeout):
+            async with transaction:
+                pass
+        properties = decode_header(SendMessageRequestV2, broker.of(SEND)[-1].ext_fields).properties
+        key = (properties or "").split("\x02")[0].removeprefix("UNIQ_KEY\x01")
+        broker.requests.clear()
+        ask(broker, body=key.encode())
+        await broker.received(END)
+        assert decisions(broker) == [Decision.ROLLBACK]
 
 
 class AsyncCheck:
