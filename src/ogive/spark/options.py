@@ -3,7 +3,6 @@
 Names are those of Spark's Kafka source if it has the option.
 """
 
-import difflib
 import json
 import re
 import time
@@ -28,269 +27,21 @@ from ogive.spark.offsets import (
     time_bound,
     times_bound,
 )
+from ogive.spark.option_names import (
+    HINTS,
+    HINTS_OF_READS,
+    HINTS_OF_WRITES,
+    SINK,
+    SOURCE,
+    SPARKS_OWN,
+    hint,
+)
 from ogive.sql92 import compile_expression
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 DEFAULT_POLL_TIMEOUT_S: Final = 30.0
 DEFAULT_MAX_PULLS_PER_BROKER: Final = 64
 DEFAULT_OFFSET_COMMIT_INTERVAL_S: Final = 5.0
-
-_SOURCE: Final = (
-    *cluster_options.NAMES,
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "queues",
-    "startingOffsets",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "maxBytesPerSecond",
-    "maxPullsPerBroker",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxPartitions",
-    "maxRecordsPerPartition",
-    "preserveOrder",
-    "consumerGroup",
-    "commitOffsets",
-    "offsetCommitInterval",
-    "failOnDataLoss",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "pollTimeoutMs",
-    "tags",
-    "sqlFilter",
-    "includeProperties",
-    "includeMetadata",
-    "columns",
-    "includeHeaders",
-)
-_SINK: Final = (
-    *cluster_options.NAMES,
-    "topic",
-    "producerGroup",
-    "maxInFlight",
-    "delivery",
-    "transactionTimeout",
-    "invalidRows",
-    "deadLetterTopic",
-)
-SINK_COLUMNS: Final = (
-    "body",
-    "tags",
-    "keys",
-    "properties",
-    "shardingKey",
-    "delayTimeLevel",
-    "deliverAt",
-    "brokerName",
-    "queueId",
-    "uniqueKey",
-)
-"""The columns of the sink except topic, which other connectors have as options."""
-# writeStream passes its own options to the sink
-_SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
-_SAID_ELSEWHERE: Final = {
-    "kafka.bootstrap.servers": "the option is nameServer: addresses of name servers, separated by "
-    "semicolons",
-    "bootstrap.servers": "the option is nameServer: addresses of name servers, separated by "
-    "semicolons",
-    "brokers": "the option is nameServer: it finds the brokers",
-    "namesrv": "the option is nameServer",
-    "namesrvaddr": "the option is nameServer",
-    "name_server": "the option is nameServer",
-    "endpoint": "the option is nameServer",
-    "endpoints": "the option is nameServer",
-    "service.url": "the option is nameServer",
-    "admin.url": "the option is nameServer",
-    "ssl": "the option is tls",
-    "security.protocol": "the option is tls",
-    "usetls": "the option is tls",
-    "tlsenable": "the option is tls",
-    "tlsenabled": "the option is tls",
-    "enabletls": "the option is tls",
-    "user": "the option is accessKey, or credentials for a file",
-    "username": "the option is accessKey, or credentials for a file",
-    "ak": "the option is accessKey, or credentials for a file",
-    "password": "the option is secretKey, or credentials for a file",
-    "sk": "the option is secretKey, or credentials for a file",
-    "acl": "the options are accessKey and secretKey, or credentials for a file",
-    "aclenabled": "the options are accessKey and secretKey, or credentials for a file",
-    "accesscontrol": "the options are accessKey and secretKey, or credentials for a file",
-    "namesrvaddress": "the option is nameServer",
-    "metadata.broker.list": "the option is nameServer: it finds the brokers",
-    "zookeeper.connect": "the option is nameServer: it finds the brokers",
-    "instancename": "clients name themselves",
-    "clientname": "clients name themselves",
-}
-_SECURITY: Final = (
-    "the options are tls, tls.ca, tls.certificate and tls.key; credentials, or "
-    "accessKey and secretKey"
-)
-_SECURITY_OF_OTHERS: Final = (
-    "kafka.ssl.",
-    "kafka.sasl.",
-    "kafka.security.",
-    "sasl.",
-    "ssl.",
-    "pulsar.client.",
-)
-_BOUNDS: Final = "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"
-_TAGS: Final = "the option is tags ('paid || refunded'), or sqlFilter for SQL92"
-_START: Final = "the option is startingOffsets, or startingTimestamp for a time"
-_BODIES: Final = "bodies are read as they are; ogive.spark.parse makes columns of them"
-_SAID_OF_READS: Final = (
-    {
-        name.lower(): f"{name} is an option of writing"
-        for name in _SINK
-        if name not in (*_SOURCE, "topic")
-    }
-    | _SAID_ELSEWHERE
-    | {
-        "groupidprefix": "the option is consumerGroup: a name that is used as it is",
-        "kafka.group.id": "the option is consumerGroup",
-        "group.id": "the option is consumerGroup",
-        "group": "the option is consumerGroup",
-        "subexpression": _TAGS,
-        "subscription": _TAGS,
-        "filter.tag": "the option is tags",
-        "tag": "the option is tags",
-        "consumertag": _TAGS,
-        "tagfilter": _TAGS,
-        "tagsfilter": _TAGS,
-        "filterexpression": _TAGS,
-        "subscriptionexpression": _TAGS,
-        "sql92": "the option is sqlFilter",
-        "filter.sql": "the option is sqlFilter",
-        "pullbatchsize": "pulls choose their size themselves; maxOffsetsPerTrigger and "
-        "maxBytesPerTrigger bound a batch",
-        "pull.batch.size": "pulls choose their size themselves; maxOffsetsPerTrigger and "
-        "maxBytesPerTrigger bound a batch",
-        "pulltimeout": "the option is pollTimeoutMs",
-        "kafkaconsumer.polltimeoutms": "the option is pollTimeoutMs",
-        "maxfilespertrigger": "the option is maxOffsetsPerTrigger",
-        "auto.offset.reset": "the option is startingOffsets",
-        "kafka.auto.offset.reset": "the option is startingOffsets",
-        "enable.auto.commit": "the option is commitOffsets",
-        "kafka.enable.auto.commit": "the option is commitOffsets",
-        "topics": "the option is subscribe: topics separated by commas",
-        "topicspattern": "the option is subscribePattern",
-        "topicpattern": "the option is subscribePattern",
-        "groupid": "the option is consumerGroup",
-        "group_id": "the option is consumerGroup",
-        "group.name": "the option is consumerGroup",
-        "subscriptionname": "the option is consumerGroup",
-        "predefinedsubscription": "the option is consumerGroup",
-        "expression": _TAGS,
-        "selector": _TAGS,
-        "sql": "the option is sqlFilter",
-        "sqlexpression": "the option is sqlFilter",
-        "consumefromwhere": "the option is startingOffsets",
-        "initialposition": "the option is startingOffsets",
-        "offset": _START,
-        "offsets": _START,
-        "offsetreset": _START,
-        "consumeroffset": _START,
-        "consumeroffsetreset": _START,
-        "consumeroffsetresetto": _START,
-        "startmode": _START,
-        "startupmode": _START,
-        "scanstartupmode": _START,
-        "consumetimestamp": "the option is startingTimestamp",
-        "max.poll.records": _BOUNDS,
-        "kafka.max.poll.records": _BOUNDS,
-        "maxspeedperpartition": _BOUNDS,
-        "pullmaxspeedperpartition": _BOUNDS,
-        "maxrateperpartition": _BOUNDS,
-        "batchsize": _BOUNDS,
-        "pullmaxbatchsize": _BOUNDS,
-        "pullthresholdforqueue": _BOUNDS,
-        "pullthresholdsizeforqueue": _BOUNDS,
-        "pullinterval": _BOUNDS,
-        "consumemessagebatchmaxsize": _BOUNDS,
-        "kafka.topic": "the option is subscribe",
-        "topicname": "the option is subscribe",
-        "consumertopic": "the option is subscribe",
-        "producer.group": "producerGroup is an option of writing",
-        "producer_group": "producerGroup is an option of writing",
-        "sendmsgtimeout": "a read sends nothing",
-        "messagemodel": "a query reads every message of its queues, whatever others read",
-        "parallelism": "the options are minPartitions and maxPartitions",
-        "numpartitions": "the options are minPartitions and maxPartitions",
-        "partitions": "the options are minPartitions and maxPartitions",
-        "autocommit": "the option is commitOffsets",
-        "commitoncheckpoint": "the option is commitOffsets",
-        "partitiondiscoveryintervalmillis": "new queues are found within 30 seconds",
-        "isolationlevel": "messages of open transactions are never read",
-        "schema": "it is said in .schema()",
-        "format": _BODIES,
-        "encoding": _BODIES,
-        "charset": _BODIES,
-        "fielddelimiter": _BODIES,
-        "trigger": "it is said in writeStream.trigger()",
-        "triggerinterval": "it is said in writeStream.trigger()",
-    }
-)
-_REPEATED: Final = "a request is repeated for 30 seconds, and Spark repeats the task"
-_DELIVERIES: Final = "the option is delivery: atLeastOnce, idempotent or transactional"
-_SAID_OF_WRITES: Final = (
-    {name.lower(): f"{name} is an option of reading" for name in _SOURCE if name not in _SINK}
-    | {name.lower(): f"a column {name} says it for each row" for name in SINK_COLUMNS}
-    | _SAID_ELSEWHERE
-    | {
-        "group": "the option is producerGroup",
-        "includeheaders": "a column properties is sent where there is one",
-        "headers": "a column properties is sent where there is one",
-        "tag": "a column tags says it for each row",
-        "delaylevel": "a column delayTimeLevel says it for each row",
-        "key": "a column keys says it for each row",
-        "messagekey": "a column keys says it for each row",
-        "orderkey": "a column shardingKey says it for each row",
-        "partitionkey": "a column shardingKey says it for each row",
-        "hashshardingkey": "a column shardingKey says it for each row",
-        "messagequeueselector": "a column shardingKey, or queueId, says it for each row",
-        "partitioner": "a column shardingKey, or queueId, says it for each row",
-        "outputmode": "it is said in writeStream.outputMode()",
-        "producer_group": "the option is producerGroup",
-        "retries": _REPEATED,
-        "retrytimes": _REPEATED,
-        "retrytimeswhensendfailed": _REPEATED,
-        "sendmsgtimeout": _REPEATED,
-        "sendtimeout": _REPEATED,
-        "timeout": _REPEATED,
-        "acks": "a task ends when brokers have acknowledged all of its rows",
-        "kafka.acks": "a task ends when brokers have acknowledged all of its rows",
-        "batchsize": "requests form themselves; maxInFlight bounds those on their way",
-        "batch.size": "requests form themselves; maxInFlight bounds those on their way",
-        "linger.ms": "requests form themselves; maxInFlight bounds those on their way",
-        "subscribe": "the option is topic",
-        "topics": "the option is topic, or a column topic",
-        "groupid": "the option is producerGroup",
-        "mode": 'it is said in .mode("append")',
-        "semantic": _DELIVERIES,
-        "exactlyonce": _DELIVERIES,
-        "transactional": _DELIVERIES,
-        "transactional.id": _DELIVERIES,
-        "idempotence": _DELIVERIES,
-        "enable.idempotence": _DELIVERIES,
-        "kafka.enable.idempotence": _DELIVERIES,
-        "dlq": "the options are invalidRows and deadLetterTopic",
-        "dlqtopic": "the options are invalidRows and deadLetterTopic",
-        "errorhandling": "the options are invalidRows and deadLetterTopic",
-        "badrecordspath": "the options are invalidRows and deadLetterTopic",
-    }
-)
-"""Names of options of other connectors, in lower case, and their counterparts here.
-
-A name without dots and dashes stands for those with them, too, and for those of Kafka's clients.
-"""
 
 # path: the option that .load("Orders") sets
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}
@@ -380,7 +131,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Read the options. Raises InvalidOption, which names the option and its valid values."""
-        given = _Given(options, _SOURCE, cluster_options.ALIASES | _TOPIC_ALIASES, _SAID_OF_READS)
+        given = _Given(options, SOURCE, cluster_options.ALIASES | _TOPIC_ALIASES, HINTS_OF_READS)
         now_ms = time.time_ns() // 1_000_000
         access_ = Access.parse(given.texts, given.flag)
         on_wire = access_.namespace.wrap
@@ -515,7 +266,7 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Read the options. Raises InvalidOption, which names the option and its valid values."""
-        given = _Given(options, _SINK, cluster_options.ALIASES | {"path": "topic"}, _SAID_OF_WRITES)
+        given = _Given(options, SINK, cluster_options.ALIASES | {"path": "topic"}, HINTS_OF_WRITES)
         access_ = Access.parse(given.texts, given.flag)
 
         def topic(_: str, text: str) -> str:
@@ -574,10 +325,10 @@ class _Given:
         options: Mapping[str, str],
         names: tuple[str, ...],
         aliases: Mapping[str, str],
-        elsewhere: Mapping[str, str] = _SAID_ELSEWHERE,
+        hints: Mapping[str, str] = HINTS,
     ) -> None:
         known = {name.lower(): name for name in names}
-        taken = known | _SPARKS_OWN
+        taken = known | SPARKS_OWN
         self.texts: dict[str, str] = {}
         for name, text in options.items():
             key = aliases.get(name.lower(), name.lower())
@@ -591,19 +342,7 @@ class _Given:
             else:
                 if key.startswith("option.") or key in _OF_TABLES:
                     raise InvalidOption(_TABLE)
-                near = difflib.get_close_matches(key, known, 1, 0.6)
-                plain = re.sub("[._-]", "", key.removeprefix("kafka."))
-                told = elsewhere.get(key) or elsewhere.get(plain)
-                hint = told or (
-                    f"did you mean {known[near[0]]}?"
-                    if near
-                    else f"known options: {', '.join(names)}"
-                )
-                if told is None and key.startswith(_SECURITY_OF_OTHERS):
-                    hint = _SECURITY
-                elif told is None and key.startswith("kafka."):
-                    hint = f"options of Kafka's clients mean nothing here; {hint}"
-                raise InvalidOption(f"unknown option {name!r}: {hint}")
+                raise InvalidOption(f"unknown option {name!r}: {hint(key, names, hints)}")
 
     def any(self, *names: str) -> bool:
         return any(name.lower() in self.texts for name in names)

@@ -33,7 +33,7 @@ from ogive.model import (
 )
 from ogive.native import Texts, native
 from ogive.spark.cluster import DelayLimits
-from ogive.spark.options import SINK_COLUMNS
+from ogive.spark.option_names import SINK_COLUMNS
 from ogive.wire.message import MAX_BATCH_MESSAGES, decode_properties
 
 # Java's brokers read an int
