@@ -106,7 +106,8 @@ class _Copying:
                 f"{self._source}: all of its log was deleted by age during the backup; try again"
             )
         write_synced(self._to, self._part / _LOCK, b"ogive")
-        self._to.fsync_dir(self._part)
+        for folder, _, _ in os.walk(self._part):
+            self._to.fsync_dir(Path(folder))
         self._to.rename(self._part, target)
         self._to.fsync_dir(target.parent)
         count = -(-(end - start) // segments.segment_bytes) if segments.starts else 0
@@ -197,7 +198,6 @@ class _Copying:
                 for path in log.iterdir():
                     if path.name <= segment_path(log, start).name:
                         path.unlink()
-        self._to.fsync_dir(log)
         return begin
 
     def _copy_segment(self, start: int, used: int, size: int) -> None:

@@ -12,6 +12,7 @@ from ogive.store.backup import back_up
 from ogive.store.fs import OsFs, ReadOnlyFs
 from ogive.store.log_scan import LogScan
 from ogive.store.verify import verify
+from tests.chaos.unsynced import UnsyncedFs
 from tests.stores import Driver, message, read_queue, small
 
 
@@ -45,6 +46,39 @@ def test_a_copy_has_all_that_was_stored_before_and_nothing_of_later(
     assert verify(tmp_path / "copy").damaged_places == 0
     assert bodies(tmp_path / "copy") == EXPECTED
     running.close()
+
+
+class Renamed(UnsyncedFs):
+    """Keeps what is not synced when a file or a directory gets its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[Path, set[Path]] = {}
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.before[target] = set(self.unsynced)
+        super().rename(source, target)
+
+
+def test_a_power_cut_after_a_backup_takes_none_of_it(
+    running: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has the name of the copy is whole: it is synced before, and the name after."""
+    running.close()
+    (tmp_path / "live" / "config").mkdir(exist_ok=True)
+    (tmp_path / "live" / "config" / "topics.json").write_text("{}")
+    fs = Renamed()
+    monkeypatch.setattr("ogive.store.backup.OsFs", lambda: fs)
+    back_up(tmp_path / "live", tmp_path / "copy")
+    assert fs.before[tmp_path / "copy"] == set()
+    assert fs.unsynced == set()
+
+
+def test_a_copy_is_ours_and_can_be_copied(running: Driver, tmp_path: Path) -> None:
+    back_up(tmp_path / "live", tmp_path / "copy")
+    running.close()
+    back_up(tmp_path / "copy", tmp_path / "again")
+    assert bodies(tmp_path / "again") == EXPECTED
 
 
 def test_an_interrupted_copy_goes_on_with_the_segments_that_it_has(
