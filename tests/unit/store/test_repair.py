@@ -12,6 +12,7 @@ import pytest
 from ogive.errors import StoreCorrupt, StoreUnusable
 from ogive.store import JsonTable, MessageStore, OsFs
 from ogive.store.verify import repair, verify
+from tests.chaos.unsynced import UnsyncedFs
 from tests.stores import Driver, message, small
 
 COUNT = 150
@@ -169,6 +170,49 @@ def test_two_strays_of_one_name_are_both_kept(root: Path) -> None:
         repair(root)
     kept = root / "set-aside" / "consumequeue"
     assert [path.read_bytes() for path in sorted(kept.iterdir())] == [b"one", b"two"]
+
+
+def _without_a_segment(root: Path) -> None:
+    segments(root)[2].unlink()
+
+
+def _with_a_long_segment(root: Path) -> None:
+    with segments(root)[1].open("ab") as opened:
+        opened.write(b"stray")
+
+
+def _with_an_end_that_is_no_record(root: Path) -> None:
+    with segments(root)[-1].open("r+b") as opened:
+        opened.seek(-4, os.SEEK_END)
+        opened.write(b"torn")
+
+
+def _with_damaged_tables(root: Path) -> None:
+    for name in ("topics.json", "subscriptionGroup.json", "subscriptionGroup.json.bak"):
+        (root / "config" / name).write_bytes(b"{")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _without_a_segment,
+        _with_a_long_segment,
+        _with_an_end_that_is_no_record,
+        _with_damaged_tables,
+        _file_for_a_topic,
+        _directory_in_a_queue,
+    ],
+)
+def test_a_power_cut_after_a_repair_takes_none_of_it_back(
+    root: Path, spoil: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Derived files need no sync: a start makes them anew."""
+    spoil(root)
+    fs = UnsyncedFs()
+    monkeypatch.setattr("ogive.store.verify.OsFs", lambda: fs)
+    repair(root)
+    left = {path.relative_to(root) for path in fs.unsynced}
+    assert {path for path in left if path.parts[:1] not in (("consumequeue",), ("index",))} == set()
 
 
 def test_a_name_that_is_no_utf_8_is_passed_over(root: Path) -> None:
