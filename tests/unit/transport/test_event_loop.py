@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -343,7 +343,7 @@ async def test_a_job_that_fails_is_one_line_until_it_works_or_fails_otherwise(
     ]
 
 
-class EarlyLoop(asyncio.AbstractEventLoop):
+class EarlyLoop:
     """Its timers come nearly a millisecond early, as uvloop's do."""
 
     def __init__(self) -> None:
@@ -361,7 +361,7 @@ class EarlyLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         self._timers.append((when, callback))
-        return asyncio.TimerHandle(when, callback, args, self)
+        return asyncio.TimerHandle(when, callback, args, cast(asyncio.AbstractEventLoop, self))
 
     def run(self) -> None:
         while self._timers and self.runs < 10:
@@ -373,7 +373,7 @@ class EarlyLoop(asyncio.AbstractEventLoop):
 
 def test_a_timer_that_comes_early_is_set_once_for_deadlines_that_pass_together() -> None:
     loop, passed = EarlyLoop(), list[int]()
-    deadlines = Deadlines(loop, passed.extend)
+    deadlines = Deadlines(cast(asyncio.AbstractEventLoop, loop), passed.extend)
     deadlines.add(1, 10.5)
     deadlines.add(2, 10.501)
     deadlines.add(3, 10.9)
