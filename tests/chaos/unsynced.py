@@ -23,7 +23,8 @@ class UnsyncedFs(OsFs):
         return handle
 
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
-        self.unsynced.add(self._paths[handle])
+        if data:
+            self.unsynced.add(self._paths[handle])
         super().pwrite(handle, data, offset)
 
     def reserve(self, handle: int, size: int, offset: int) -> None:
@@ -31,7 +32,8 @@ class UnsyncedFs(OsFs):
         super().reserve(handle, size, offset)
 
     def truncate(self, handle: int, size: int) -> None:
-        self.unsynced.add(self._paths[handle])
+        if size != self.size(handle):
+            self.unsynced.add(self._paths[handle])
         super().truncate(handle, size)
 
     def fdatasync(self, handle: int) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import StoreError, StoreFailed, StoreFull
-from ogive.store.fs import Data, OsFs
+from ogive.store.fs import Data
 from ogive.store.journal import Journal, read_journal
 from ogive.store.message_store import MessageStore
+from tests.chaos.unsynced import UnsyncedFs
 from tests.stores import InlineWriter, run_now, small
 
 
-class Disk(OsFs):
+class Disk(UnsyncedFs):
     """A disk that is full when the test says so."""
 
     full = False
@@ -49,6 +50,11 @@ class Bench:
     def turn(self) -> None:
         while self.due:
             self.due.pop()()
+
+    def left(self) -> set[str]:
+        """Return what of the journal a power cut could take."""
+        paths = self.fs.unsynced
+        return {path.name for path in paths if self.folder in (path, path.parent)}
 
     def read(self) -> list[bytes]:
         return read_journal(self.fs, self.folder)
@@ -111,6 +117,37 @@ def test_a_new_file_takes_the_place_of_the_old_ones(bench: Bench) -> None:
     assert bench.read() == [b"old", b"copied"]
     bench.journal.drop_old()
     assert bench.read() == [b"copied"]
+    bench.store.close()
+
+
+def test_a_power_cut_takes_no_line_and_brings_none_back(bench: Bench) -> None:
+    """With flush=sync, and after each change of the files."""
+    assert bench.left() == set()
+    bench.append("old")
+    bench.turn()
+    assert bench.left() == set()
+    bench.journal.roll()
+    assert bench.left() == set()
+    bench.append("copied")
+    bench.turn()
+    bench.journal.drop_old()
+    assert bench.left() == set()
+    bench.store.close()
+    assert Bench(bench.folder.parent).left() == set()
+
+
+def test_lines_of_the_new_file_do_not_outlive_those_of_the_old_one(tmp_path: Path) -> None:
+    """Also where the log is synced later."""
+    bench = Bench(tmp_path, "async")
+    bench.append("old")
+    bench.turn()
+    assert bench.left() == {f"{1:020}"}
+    bench.journal.roll()
+    assert bench.left() == set()
+    bench.append("copied")
+    bench.turn()
+    bench.journal.drop_old()
+    assert bench.left() == set()
     bench.store.close()
 
 
