@@ -257,3 +257,18 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError) as caught:
         OsFs().make_dirs(tmp_path / "store")
     assert reason(caught.value) == f"{tmp_path / 'store'} is a link that leads to no directory"
+
+
+def test_a_sync_reaches_the_file_and_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, synced = OsFs(), list[str]()
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(
+            os, name, lambda handle: synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        )
+    handle = fs.open(tmp_path / "f", create=True)
+    fs.fdatasync(handle)
+    fs.fsync_dir(tmp_path)
+    assert synced == [str(tmp_path / "f"), str(tmp_path)]
+    fs.close(handle)
