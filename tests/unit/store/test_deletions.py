@@ -104,6 +104,19 @@ def test_messages_that_are_put_meanwhile_are_answered_before_everything_is_remov
     run.store.close()
 
 
+def test_messages_that_were_put_before_do_not_wait_for_its_checkpoint_and_files() -> None:
+    """In the same turn of the owner, which hands them over at its end."""
+    fs = MemoryFs()
+    run = Run(fs)
+    run.store.put([message(b"before", "Other")], run.answered.append)
+    run.store.topics.delete("Wide")
+    run.writer.step()
+    assert len(run.answered) == 1
+    assert len(fs.list(WIDE)) == QUEUES
+    run.writer.run()
+    run.store.close()
+
+
 def test_the_files_of_several_topics_go_one_after_the_other() -> None:
     fs = MemoryFs()
     topics = tuple(f"T{n}" for n in range(5))

@@ -101,6 +101,43 @@ def test_async_mode_syncs_half_a_second_after_the_first_unsynced_byte() -> None:
     assert recorded.work.sync_in_s() > 1000
 
 
+def test_async_mode_counts_anew_after_a_sync_of_a_full_window() -> None:
+    """The next sync is due half a second after the first byte since that one."""
+    recorded = Recorded("async")
+    recorded.commit(600)
+    recorded.now = 0.4
+    recorded.commit(600)
+    assert recorded.unsynced == 600
+    assert recorded.work.sync_in_s() == 0.5
+    recorded.now = 0.8
+    recorded.commit(2500)
+    assert recorded.work.sync_in_s() > 1000
+    recorded.commit(1000)
+    assert recorded.unsynced == 1000, "the whole window is free again"
+
+
+def test_sync_mode_syncs_files_beside_the_log_at_once() -> None:
+    recorded, synced = Recorded("sync"), list[float]()
+    recorded.work.beside.append(lambda: synced.append(recorded.now))
+    recorded.work.wrote_beside()
+    assert synced == [0.0]
+
+
+def test_async_mode_syncs_files_beside_the_log_with_it() -> None:
+    """Half a second after the first of their bytes, also if nothing comes to the log."""
+    recorded, synced = Recorded("async"), list[float]()
+    recorded.work.beside.append(lambda: synced.append(recorded.now))
+    recorded.work.wrote_beside()
+    assert recorded.work.sync_in_s() == 0.5
+    recorded.now = 0.2
+    recorded.work.wrote_beside()
+    assert recorded.work.sync_in_s() == pytest.approx(0.3)
+    assert synced == []
+    recorded.work.sync_now()
+    assert synced == [0.2]
+    assert recorded.work.sync_in_s() > 1000
+
+
 def test_segment_is_synced_before_the_next_one_is_written() -> None:
     recorded = Recorded("async", window_bytes=100_000)
     recorded.commit(4000)
