@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.unsynced import UnsyncedFs
-from tests.stores import Driver, message, small
+from tests.stores import Driver, crash, message, small
 
 DERIVED = ("consumequeue", "index")
 
@@ -56,3 +56,18 @@ def test_a_checkpoint_is_of_a_part_of_the_log_that_is_synced(fs: Watched) -> Non
         # it would be synced by and by
         assert fs.left() != set()
     assert fs.left() == set()
+
+
+def test_a_start_syncs_what_the_run_before_may_not_have_synced(fs: Watched) -> None:
+    """Another broker, or one with asynchronous flush, that was killed: the next checkpoint says
+    that all of it is on the disk.
+    """
+    late = {"checkpoint_bytes": 1 << 20, "flush_bytes": 1 << 20}
+    killed = Driver(small(fs.root, **late), threaded=False)
+    for number in range(60):
+        killed.put(message(b"%d" % number * 200))
+    crash(killed)
+    log = fs.root / "commitlog"
+    fs.unsynced |= {log, *log.iterdir()}
+    with Driver(small(fs.root), fs, threaded=False):
+        assert fs.at_a_name["queues.json"] == set()
