@@ -760,6 +760,26 @@ def split_keys(text: str) -> tuple[str, ...]:
     return tuple([key for key in text.split(" ") if key])
 
 
+def check_queue(queue: object) -> None:
+    """Raise TypeError unless it is a MessageQueue with fields of the right types, InvalidOption for
+    a number that no queue can have.
+    """
+    if not isinstance(queue, MessageQueue):
+        raise TypeError(
+            "a queue must be an ogive.MessageQueue, such as sent.queue or "
+            f"MessageQueue('Orders', 'broker-a', 1), not {type(queue).__name__}"
+        )
+    for name in ("topic", "broker_name"):
+        if not isinstance(value := getattr(queue, name), str):
+            raise TypeError(f"{name} of a queue must be str, not {type(value).__name__}")
+    if isinstance(queue.queue_id, bool) or not isinstance(queue.queue_id, int):
+        raise TypeError(f"queue_id of a queue must be int, not {type(queue.queue_id).__name__}")
+    if not 0 <= queue.queue_id < 2**31:
+        raise InvalidOption(
+            f"queue {queue.queue_id}: the number of a queue must be between 0 and {2**31 - 1}"
+        )
+
+
 def check_offset(offset: object) -> None:
     """Raise TypeError unless it is an int, InvalidOption for one that no queue can have."""
     if isinstance(offset, bool) or not isinstance(offset, int):

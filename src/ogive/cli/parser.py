@@ -176,6 +176,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         options, "command_parser", getattr(options, "group_parser", parser)
     )
     if unknown and not _take_late_words(command, options, unknown):
+        if shared := _shared_option(unknown):
+            command.error(f"`{command.prog}` takes no {shared}")
         known = [option for action in command._actions for option in action.option_strings]
         names = [word for word in unknown if word.startswith("-")]
         hints = [_nearest(word, known) if names else _meant(command.prog, word) for word in unknown]
@@ -225,7 +227,7 @@ def normalize_arguments(arguments: Sequence[str]) -> list[str]:
             "--help",
         ]
     if command[1:] == ["help"]:
-        return [command[0], "--help"]
+        return [command[0], *rest[2:3], "--help"]
     if len(command) < depth:
         # No command to carry out, so the help is printed.
         return command
@@ -244,6 +246,20 @@ def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
         else:
             break
     return list(arguments[:at]), list(arguments[at:])
+
+
+def _shared_option(unknown: Sequence[str]) -> str:
+    """Return the first of *unknown* that is an option of nearly all commands, or nothing.
+
+    argparse gives its value to the command as an argument, so the other words may mislead.
+    """
+    for word in unknown:
+        name = word.partition("=")[0]
+        if name in _EARLY_OPTIONS or name in _EARLY_FLAGS:
+            return name
+        if name.startswith("-n"):
+            return "-n"
+    return ""
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -603,7 +603,20 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
             "ogive topic list",
             "--context (did you mean OGIVE_CONTEXT=NAME before the command?)",
         ),
-        (["-n", "h:1", "errors"], "ogive errors", "unrecognized arguments: -n. `"),
+        (["-n", "h:1", "errors"], "ogive errors", "ogive: `ogive errors` takes no -n. `"),
+        (["-nh:1", "up"], "ogive up", "ogive: `ogive up` takes no -n. `"),
+        (
+            ["-n", "h:1", "store", "verify", "store"],
+            "ogive store verify",
+            "ogive: `ogive store verify` takes no -n. `",
+        ),
+        (["store", "verify", "d", "--json", "e"], "ogive store verify", "unrecognized arguments: e"),
+        (
+            ["errors", "--cafile=ca", "17"],
+            "ogive errors",
+            "ogive: `ogive errors` takes no --cafile. `",
+        ),
+        (["lag", "billing", "-y"], "ogive lag", "ogive: `ogive lag` takes no -y. `"),
     ],
 )
 def test_a_misspelt_option_is_shown_with_the_nearest_one(
@@ -625,6 +638,8 @@ def test_a_misspelt_option_is_shown_with_the_nearest_one(
         ["help"],
         ["help", "topic", "create"],
         ["topic", "help"],
+        ["topic", "help", "create"],
+        ["dead-letter", "help", "list"],
         ["help", "help"],
     ],
 )
