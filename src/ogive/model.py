@@ -766,8 +766,8 @@ def check_queue(queue: object) -> None:
     """
     if not isinstance(queue, MessageQueue):
         raise TypeError(
-            "a queue must be an ogive.MessageQueue, such as sent.queue or "
-            f"MessageQueue('Orders', 'broker-a', 1), not {type(queue).__name__}"
+            "queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', "
+            f"'broker-a', 1)), not {type(queue).__name__}"
         )
     for name in ("topic", "broker_name"):
         if not isinstance(value := getattr(queue, name), str):

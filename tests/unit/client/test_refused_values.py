@@ -1,6 +1,7 @@
 """A value that no broker would take is refused with one error, whichever way it comes in."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import Any
@@ -250,7 +251,7 @@ def test_of_an_admins_arguments() -> None:
                 ("billing", "7F00"),
                 {},
             ),
-            ("queue must be an ogive.MessageQueue, not str", admin.message_at, ("Orders", 0), {}),
+            ("queue must be an ogive.MessageQueue.* not str", admin.message_at, ("Orders", 0), {}),
         ]
         for words, call, arguments, others in calls:
             with pytest.raises(TypeError, match=words):
@@ -262,6 +263,46 @@ def test_of_properties_and_of_a_message_made_for_a_test() -> None:
         ogive.Message("Orders", b"x", properties=["region"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="body must be bytes, not str"):
         ogive.testing.message("Orders", "4711")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"queue_id": "0"}, TypeError, "queue_id of a queue must be int, not str"),
+        ({"queue_id": 0.5}, TypeError, "queue_id of a queue must be int, not float"),
+        ({"queue_id": True}, TypeError, "queue_id of a queue must be int, not bool"),
+        ({"queue_id": None}, TypeError, "queue_id of a queue must be int, not NoneType"),
+        ({"queue_id": -1}, InvalidOption, "queue -1: the number of a queue must be between 0"),
+        ({"queue_id": 2**31}, InvalidOption, "the number of a queue must be between 0 and 2147"),
+        ({"topic": 5}, TypeError, "topic of a queue must be str, not int"),
+        ({"broker_name": None}, TypeError, "broker_name of a queue must be str, not NoneType"),
+    ],
+)
+def test_of_a_queue(
+    producer: ogive.Producer[bytes], fields: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    queue = replace(QUEUE, **fields)
+    with (
+        ogive.PullConsumer(name_server="127.0.0.1:1", group="refused") as consumer,
+        ogive.Admin("127.0.0.1:1") as admin,
+    ):
+        for call in (
+            lambda: producer.send("Orders", b"x", queue=queue),
+            lambda: producer.submit("Orders", b"x", queue=queue),
+            lambda: producer.send_oneway("Orders", b"x", queue=queue),
+            lambda: consumer.pull(queue, 0),
+            lambda: consumer.seek(queue, 0),
+            lambda: consumer.pause(queue),
+            lambda: consumer.resume(queue),
+            lambda: consumer.position(queue),
+            lambda: consumer.committed(queue),
+            lambda: consumer.commit({queue: 0}),
+            lambda: consumer.assign([queue]),
+            lambda: consumer.end_offset(queue),
+            lambda: admin.message_at(queue, 0),
+        ):
+            with pytest.raises(error, match=words):
+                call()
 
 
 @pytest.mark.parametrize(("offset", "error"), OFFSETS)

@@ -35,6 +35,7 @@ from ogive.model import (
     PropertyName,
     SendResult,
     check_offset,
+    check_queue,
     dlq_topic,
     pop_retry_topics,
     retry_topic,
@@ -76,12 +77,10 @@ _OF_ONE_DELIVERY: Final = frozenset(
 
 
 def check_place(queue: MessageQueue, offset: int) -> None:
-    """Raise InvalidOption unless the number of the queue fits 31 bits and the offset 63."""
-    check_type("queue", queue, MessageQueue, "an ogive.MessageQueue")
-    if not 0 <= queue.queue_id < 2**31:
-        raise InvalidOption(
-            f"queue {queue.queue_id}: the number of a queue must be between 0 and {2**31 - 1}"
-        )
+    """Raise InvalidOption unless the number of the queue fits 31 bits and the offset 63;
+    TypeError.
+    """
+    check_queue(queue)
     check_offset(offset)
 
 

@@ -21,7 +21,7 @@ from ogive.errors import (
     GroupNotExist,
     InvalidOption,
 )
-from ogive.model import MessageQueue, check_offset, validate_group, validate_topic
+from ogive.model import MessageQueue, check_offset, check_queue, validate_group, validate_topic
 from ogive.transport.event_loop import each
 
 END_MS = -1
@@ -138,14 +138,14 @@ class OffsetCalls(AdminBase):
 
         The next pull would correct any other offset, to a place that was not asked for.
         """
+        for queue, offset in to.items():
+            check_queue(queue)
+            check_offset(offset)
         strange = sorted(set(to) - set(places.queues))
         if strange:
             raise InvalidOption(
                 f"{strange[0]} is not a queue of {places.topic}, which has {len(places.queues)}"
             )
-
-        for offset in to.values():
-            check_offset(offset)
 
         async def check(queue: MessageQueue) -> None:
             address = places.master(queue)

@@ -26,7 +26,7 @@ from ogive.client.instrumentation import observed
 from ogive.client.listener import Start, validate_start
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains
-from ogive.model import MessageExt, MessageQueue, PullResult, check_offset
+from ogive.model import MessageExt, MessageQueue, PullResult, check_offset, check_queue
 
 
 @explains
@@ -369,9 +369,7 @@ class PullConsumer(StartedByWith):
         return list(map(self._queue_on_wire, queues))
 
     def _queue_on_wire(self, queue: MessageQueue) -> MessageQueue:
-        check_type(
-            "queue", queue, MessageQueue, "an ogive.MessageQueue, such as those of queues(topic)"
-        )
+        check_queue(queue)
         return self._namespace.wrap_queue(queue)
 
     async def _calls(self, queue: MessageQueue) -> GroupClient:
@@ -385,9 +383,5 @@ def _check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
     if not isinstance(offsets, Mapping):
         raise TypeError(f"offsets must be {{queue: offset}}, not {type(offsets).__name__}")
     for queue, offset in offsets.items():
-        if not isinstance(queue, MessageQueue):
-            raise TypeError(
-                f"offsets must be {{queue: offset}} with an ogive.MessageQueue as queue, not "
-                f"{type(queue).__name__}"
-            )
+        check_queue(queue)
         check_offset(offset)

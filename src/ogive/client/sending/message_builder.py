@@ -17,6 +17,7 @@ from ogive.model import (
     PropertyName,
     as_keys,
     can_be_selected,
+    check_queue,
     validate_topic,
 )
 from ogive.wire.bodies.configs import DelayLevels
@@ -342,11 +343,8 @@ class MessageBuilder:
 
     def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
         """Return the names that brokers know. Raises InvalidOption, TypeError."""
-        if queue is not None and not isinstance(queue, MessageQueue):
-            raise TypeError(
-                "queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', "
-                f"'broker-a', 1)), not {type(queue).__name__}"
-            )
+        if queue is not None:
+            check_queue(queue)
         if not self._namespace.name:
             return validate_topic(topic), queue
         return validate_topic(
