@@ -37,11 +37,9 @@ from ogive.console.queries import Queries, reason
 from ogive.console.search_pages import SearchPages
 from ogive.console.topic_pages import TopicQueries, TopicRow
 from ogive.errors import (
-    GroupNotExist,
     InvalidOption,
     NoRoute,
     OgiveError,
-    ResponseCode,
 )
 from ogive.model import MessageExt, MessageQueue, PropertyName, dlq_topic
 from ogive.text import escape_lines
@@ -457,11 +455,7 @@ class _Pages:
 
     async def _dead_letters(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
-        if name not in (await self._cluster.groups()).known:
-            raise GroupNotExist(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f'no broker knows a consumer group "{name}"',
-            )
+        await self._cluster.group(name)
         found = await self._messages.dead_letters(name, places_in(request, dlq_topic(name)))
         failures, trouble = await self._messages.failures(name, [row.id for row in found.rows])
         return {"group": name, "found": found, "failures": failures, "trouble": trouble}

@@ -9,9 +9,9 @@ from ogive.client.admin import BrokerStatus
 from ogive.client.admin.base import master_addresses
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topic_admin import broker_status
-from ogive.client.routes import MASTER_ID
+from ogive.client.routes import MASTER_ID, similar_topics
 from ogive.console.queries import Queries, gather_answers, reason
-from ogive.errors import OgiveError
+from ogive.errors import GroupNotExist, OgiveError, ResponseCode
 from ogive.model import is_system_group, reply_topic
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
@@ -144,6 +144,22 @@ class ClusterQueries:
 
     async def groups(self) -> KnownGroups:
         return await self.queries.once("groups", self._groups, TABLES_S)
+
+    async def group(self, name: str) -> GroupAtBrokers:
+        """Return a group. Raises GroupNotExist, which names similar groups, and the brokers that
+        may know it once they answer.
+        """
+        groups = await self.groups()
+        if name in groups.known:
+            return groups.known[name]
+        similar = similar_topics(name, groups.known)
+        silent = sorted({*groups.troubles, *(await self.info()).away})
+        raise GroupNotExist(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f'no broker knows a consumer group "{name}".'
+            + (f" Similar groups: {', '.join(similar)}." if similar else "")
+            + (f" Brokers that do not answer may know it: {', '.join(silent)}." if silent else ""),
+        )
 
     async def _groups(self) -> KnownGroups:
         masters = await self.masters()

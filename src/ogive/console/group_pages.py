@@ -155,16 +155,8 @@ class GroupQueries:
         """Return the page of a group; *member_pages* gets the number of members. Raises
         GroupNotExist.
         """
-        groups = await self._cluster.groups()
-        group = groups.known.get(name)
-        if group is None:
-            silent = (
-                f" ({', '.join(sorted(groups.troubles))} did not answer)" if groups.troubles else ""
-            )
-            raise GroupNotExist(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f'no broker knows a consumer group "{name}"{silent}',
-            )
+        group = await self._cluster.group(name)
+        silent = (await self._cluster.groups()).troubles
         progress = await self._progress(group)
         row = self._row(group, progress)
         members, member_page = await self._members(group, progress, member_pages)
@@ -198,7 +190,7 @@ class GroupQueries:
             topics=tuple(one for one in topics if not one.topic.startswith(RETRY_PREFIX)),
             retries=tuple(one for one in topics if one.topic.startswith(RETRY_PREFIX)),
             dead=dead,
-            troubles=groups.troubles | progress.troubles | dead_trouble,
+            troubles=silent | progress.troubles | dead_trouble,
         )
 
     # --- queries of the cluster ------------------------------------------------------------------

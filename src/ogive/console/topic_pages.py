@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from ogive.client import rpc
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topic_admin import MESSAGE_TYPE, permission
+from ogive.client.routes import similar_topics
 from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.queries import gather_answers, reason
-from ogive.errors import NotSupported
+from ogive.errors import NotSupported, TopicNotExist
 from ogive.model import BATCHES, QUEUE_TYPE, MessageQueue
 from ogive.wire.bodies.stats import TopicOffset
 
@@ -142,8 +143,16 @@ class TopicQueries:
         }
 
     async def page(self, name: str) -> TopicPage:
-        """Return the page of a topic. Raises TopicNotExist, NoNameServer."""
-        row = await self.row(name)
+        """Return the page of a topic. Raises TopicNotExist, which names similar topics, and
+        NoNameServer.
+        """
+        try:
+            row = await self.row(name)
+        except TopicNotExist as exc:
+            if similar := similar_topics(name, await self._cluster.topics()):
+                remark = f'there is no topic "{name}". Similar topics: {", ".join(similar)}.'
+                raise TopicNotExist(exc.code, remark, exc.address) from None
+            raise
         offsets, troubles = await self.offsets(name)
         route, masters = await self._cluster.route(name), await self._cluster.topic_masters(name)
         groups, silent = await self.groups(name)

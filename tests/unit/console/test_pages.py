@@ -19,6 +19,7 @@ from ogive.wire.bodies.clients import (
 )
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo
 from ogive.wire.bodies.stats import (
     OffsetWrapper,
     TopicOffset,
@@ -240,6 +241,35 @@ async def test_a_refused_address_says_why(page: Browser, path: str, reason: str)
 async def test_what_is_not_there_is_not_found(fake: FakeBroker, page: Browser, path: str) -> None:
     groups_are(fake)
     assert (await look(page, path)).status == 404
+
+
+async def test_an_unknown_name_is_shown_with_similar_ones(fake: FakeBroker, page: Browser) -> None:
+    groups_are(fake, "billing", "%similar")
+    for path in ("/groups/biling", "/dead-letters/biling"):
+        answer = await look(page, path)
+        assert answer.status == 404
+        assert 'knows a consumer group "biling". Similar groups: billing.' in answer.words, path
+        assert "do not answer" not in answer.words
+    assert "Similar topics: Orders." in (await look(page, "/topics/Order")).words
+
+
+async def test_an_unknown_group_may_be_at_a_broker_that_does_not_answer(
+    fake: FakeBroker, page: Browser
+) -> None:
+    groups_are(fake, "billing")
+
+    def at(name: str, address: str) -> BrokerData:
+        return BrokerData(cluster="DefaultCluster", broker_name=name, addresses={0: address})
+
+    cluster = ClusterInfo(
+        brokers={fake.name: at(fake.name, fake.address), "refuses": at("refuses", "127.0.0.1:1")},
+        clusters={"DefaultCluster": (fake.name, "refuses")},
+        lost={"left": at("left", "127.0.0.1:2")},
+    )
+    fake.on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=cluster.encode()))
+    words = (await look(page, "/groups/none")).words
+    assert "Brokers that do not answer may know it: left, refuses." in words
+    assert "Similar" not in words
 
 
 async def test_figures_are_fetched_anew_and_messages_stay_as_they_were_found(
