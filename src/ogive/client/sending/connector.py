@@ -279,21 +279,15 @@ class LevelCheck:
         self._known: dict[str, DelayLevels | None] = {}
 
     async def check(self, pending: PendingSend, timeout_s: float) -> None:
-        """Raise InvalidOption for a level that a broker of the topic does not have.
+        """Raise InvalidOption for a level that a broker of the topic does not have, and NoRoute or
+        NoNameServer if these brokers cannot be found out.
 
         Brokers that do not show their levels are ignored.
         """
-        try:
-            queues = await find_queues(
-                self._client, pending.topic, self._default_topic_queues, timeout_s
-            )
-            addresses = {
-                queue.broker_name: self._client.routes.broker_address(queue.broker_name)
-                for queue in queues
-            }
-        except OgiveError:
-            # The send meets the same error, and raises it.
-            return
+        addresses = {
+            queue.broker_name: self._client.routes.broker_address(queue.broker_name)
+            for queue in await self._queues(pending.topic, timeout_s)
+        }
         level = pending.unusual_level
         for name, address in sorted(addresses.items()):
             levels = self._known.get(address)
@@ -307,6 +301,20 @@ class LevelCheck:
                     f"level{'' if count == 1 else 's'}, the last is "
                     f"{levels.delays_ms[-1] / 1000:g} s; delay_s= and deliver_at= take any time"
                 )
+
+    async def _queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
+        """Return the queues of the topic; as a send does, wait for a name server that answers."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                return await find_queues(
+                    self._client, topic, self._default_topic_queues, deadline - loop.time()
+                )
+            except NoNameServer:
+                if loop.time() + PAUSE_S + HEAD_START_S >= deadline:
+                    raise
+                await asyncio.sleep(PAUSE_S)
 
     async def _ask(self, address: str, timeout_s: float) -> DelayLevels | None:
         budget = min(timeout_s, self._client.config.request_timeout_s)

@@ -2,6 +2,7 @@
 where few brokers have the level.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.errors import InvalidOption, ResponseCode
-from ogive.testing.fake_broker import FakeBroker, Script, error, ok
+from ogive.client.config import ClientConfig, ProducerConfig
+from ogive.errors import InvalidOption, NoRoute, ResponseCode
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, Script, error, ok
 from ogive.wire.codes import RequestCode
 from tests.unit.client.serving import on_a_thread
 
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 ASKED = RequestCode.GET_BROKER_CONFIG
 USUAL = ok(body=b"messageDelayLevel=1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h\n")
 MANY = ok(body=b"messageDelayLevel=" + b" ".join([b"1s"] * 30))
@@ -71,6 +74,41 @@ def test_blocking_sends_refuse_it_as_well() -> None:
                 with pytest.raises(InvalidOption, match="broker-a has 18 delay levels"):
                     call()
         assert broker.bodies("Orders")[0] == [b"before"] * 3
+
+
+@pytest.mark.parametrize("way", ["send", "submit"])
+async def test_a_level_that_cannot_be_checked_for_want_of_a_route_is_not_sent(
+    broker: FakeBroker, way: str
+) -> None:
+    """The topic may get its route after the check and before the send."""
+    # the look-ups of the topic and of the template
+    broker.script(ROUTE, *[error(ResponseCode.TOPIC_NOT_EXIST)] * 2)
+    async with aio.Producer(broker.address) as producer:
+        with pytest.raises(NoRoute):
+            await getattr(producer, way)(LEVEL_30)
+        assert producer.in_flight == 0
+    assert not any(broker.bodies("Orders").values())
+
+
+@pytest.mark.parametrize(("levels", "sent"), [(USUAL, []), (MANY, [b"x"])])
+async def test_the_check_waits_for_a_name_server_like_the_send(
+    broker: FakeBroker, levels: Script, sent: list[bytes]
+) -> None:
+    broker.on(ASKED, levels)
+    broker.on(ROUTE, SILENT)
+    client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
+    async with aio.Producer(
+        client=client, config=ProducerConfig(send_timeout_s=WAIT_S)
+    ) as producer:
+        sending = asyncio.create_task(producer.send(LEVEL_30))
+        await broker.received(ROUTE, 2)
+        broker.on(ROUTE, None)
+        if sent:
+            await sending
+        else:
+            with pytest.raises(InvalidOption):
+                await sending
+    assert broker.bodies("Orders").get(0, []) == sent
 
 
 async def test_usual_levels_cost_no_question_and_others_one(broker: FakeBroker) -> None:
