@@ -66,7 +66,14 @@ def test_a_new_broker_has_its_system_topics(tmp_path: Path) -> None:
         (1, 7),
         (8, 7),
     ]
-    assert table.all()["SCHEDULE_TOPIC_XXXX"].write_queues == 18
+    queues = {name: config.write_queues for name, config in table.all().items()}
+    assert {name: queues[name] for name in SYSTEM if queues[name] != 1} == {
+        "BenchmarkTest": 1024,
+        "C": 16,
+        "SCHEDULE_TOPIC_XXXX": 18,
+        "TBW102": 8,
+    }
+    assert queues == {name: config.read_queues for name, config in table.all().items()}
     assert "TBW102" not in a_table(tmp_path, auto_create=False)
 
 

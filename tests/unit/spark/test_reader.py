@@ -34,6 +34,8 @@ class FixedCluster:
 
     def __init__(self, ends: Positions, committed: Positions | None = None) -> None:
         self.ends = dict(ends)
+        # 0 where nothing else is said
+        self.starts: dict[MessageQueue, int] = {}
         self.removed: dict[MessageQueue, int] = {}
         self.without_master: set[str] = set()
         self.deleted: set[tuple[str, str]] = set()
@@ -54,7 +56,9 @@ class FixedCluster:
         self.patience = patience
         self.looks += 1
         return {
-            queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0)
+            queue: TopicOffset(
+                min_offset=self.starts.get(queue, 0), max_offset=end, last_update_timestamp=0
+            )
             for queue, end in self.ends.items()
         }
 
@@ -525,6 +529,15 @@ def test_a_queue_that_its_topic_got_since_is_read_from_its_first_message(
     at = source.initialOffset()
     cluster.ends[OTHER] = 4
     assert batches(source, at) == [QueueRange(OTHER, 0, 4)]
+
+
+def test_what_a_new_queue_no_longer_has_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is removed by age: else the batch would be one that lost data."""
+    cluster = FixedCluster({QUEUE: 30}, {QUEUE: 30})
+    source = stream(monkeypatch, cluster)
+    at = source.latestOffset(source.initialOffset(), ReadMaxRows(100))
+    cluster.ends[OTHER], cluster.starts[OTHER] = 4, 3
+    assert batches(source, at) == [QueueRange(OTHER, 3, 4)]
 
 
 def test_a_slave_that_is_behind_has_lost_nothing(

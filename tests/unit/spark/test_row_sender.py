@@ -402,6 +402,30 @@ def test_a_task_sends_the_same_with_and_without_the_compiled_part(
     assert ours[0].rows == len(ours[1]) == 301
 
 
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [
+        ({"invalidRows": "drop"}, 2),
+        ({"invalidRows": "dead-letter", "deadLetterTopic": "Bad"}, 3),
+    ],
+)
+def test_a_task_tells_how_many_rows_are_stored_and_how_many_no_broker_would_take(
+    brokers: Callable[..., Brokers],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, str],
+    rows: int,
+) -> None:
+    """A row that went to the topic of dead letters is stored as well."""
+    cluster = brokers()
+    monkeypatch.setattr(sink, "cluster", lambda _: cluster)
+    writer = BatchSink(SinkOptions.parse({"topic": "Orders", **asked}))
+    sent = writer.write(iter([pa.RecordBatch.from_pydict({"body": ["2", None, "5"]})]))
+    assert (sent.rows, sent.invalid) == (rows, 1)
+    bodies = [body for _, _, body in cluster.stored]
+    assert sorted(int(body) for body in bodies if body.isdigit()) == [2, 5]
+    assert len(bodies) == rows
+
+
 def test_a_task_that_fails_leaves_nothing_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what it still sends comes between the rows of the attempt that Spark starts next."""
     stored: list[int] = []
