@@ -10,14 +10,18 @@ import pytest
 from ogive.broker.transactions import state
 from ogive.broker.transactions.half_messages import as_it_is, committed
 from ogive.broker.transactions.state import MAX_MARKS, OpenTransaction
-from ogive.broker.transactions.transaction_table import MAX_MARKS_AT_ONCE, MAX_SETTLED
+from ogive.broker.transactions.transaction_table import (
+    MAX_MARKS_AT_ONCE,
+    MAX_SETTLED,
+    Transactions,
+)
 from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ogive.store.types import NewMessage, PutDone
 from ogive.wire.codes import Decision
 from tests.chaos.recorder import MemoryFs
 from tests.rel.test_transaction_crashes import TOPIC, Bench
-from tests.stores import HOST, read_queue
+from tests.stores import HOST, Clock, read_queue
 
 
 class Refusing(Bench):
@@ -84,6 +88,19 @@ def test_a_commit_that_fails_on_its_way_leaves_the_transaction_open(bench: Refus
         fail()
     assert [type(answer) for answer in answers] == [StoreBusy] * 2
     assert (bench.transactions.idle(), bench.visible()) == ([transaction], {})
+
+
+def test_the_time_from_the_half_message_to_the_commit_is_counted_in_seconds() -> None:
+    bench = Refusing(MemoryFs())
+    clock = Clock(Clock().now_ms + 90_000)
+    bench.transactions = Transactions(bench.store, clock, 10_000)
+    bench.transactions.start(bench.store.put, HOST)
+    bench.transactions.end(bench.half(), Decision.COMMIT, None)
+    bench.transactions.end(bench.half(b"2:b"), Decision.ROLLBACK, None)
+    bench.settle()
+    ages = bench.transactions.ended.of(TOPIC).ages.histogram()
+    assert (ages.all, ages.total) == (1, 90.0)
+    bench.store.close()
 
 
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])

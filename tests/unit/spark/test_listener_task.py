@@ -237,6 +237,55 @@ async def test_a_range_that_the_broker_has_lost_ends_where_its_queue_does(
         ]
 
 
+@pytest.mark.parametrize(
+    ("committed", "end", "begun", "asked"),
+    [
+        (4, COUNT, 4, 0),
+        # the attempt before had finished: nobody asks the broker for more
+        (COUNT, COUNT, COUNT, 0),
+        # a batch after this one was finished by another driver
+        (COUNT, 6, 6, 1),
+        # of a queue of that name that was deleted
+        (COUNT + 1, COUNT, 0, 1),
+    ],
+)
+async def test_an_attempt_goes_on_where_the_one_before_had_come_to(
+    committed: int, end: int, begun: int, asked: int
+) -> None:
+    @ogive.listener("Orders", group="billing")
+    def bill(message: ogive.MessageExt) -> None: ...
+
+    async with filled() as broker:
+        broker.offsets["billing", "Orders", 0] = committed
+        client = ClientConfig(name_server=broker.address)
+        [done] = await consume(client, [bill], [QueueRange(QUEUE, 0, end)], QUICK)
+        assert (done.begun, done.calls) == (begun, end - begun)
+        assert len(broker.of(RequestCode.GET_MAX_OFFSET)) == asked
+
+
+async def test_a_message_whose_call_takes_too_long_counts_as_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once, also where the call returns after all."""
+    monkeypatch.setattr(listener_task, "CLOSE_S", 0.1)
+    late = asyncio.Event()
+
+    @ogive.listener("Orders", group="billing", consume_timeout_s=0.05)
+    async def take(message: ogive.MessageExt) -> None:
+        if message.body in (b"3", b"4"):
+            await (late.wait() if message.body == b"3" else asyncio.Event().wait())
+
+    async with filled() as broker:
+        client = ClientConfig(name_server=broker.address)
+        broker.hold(RequestCode.CONSUMER_SEND_MSG_BACK)
+        work = asyncio.create_task(consume(client, [take], [QueueRange(QUEUE, 0, COUNT)], QUICK))
+        await broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
+        late.set()
+        broker.release(RequestCode.CONSUMER_SEND_MSG_BACK)
+        [done] = await work
+    assert (done.calls, done.failed) == (COUNT, 2)
+
+
 async def test_a_range_of_a_topic_without_a_listener_is_passed_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
