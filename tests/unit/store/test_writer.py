@@ -150,6 +150,7 @@ def test_zeros_are_written_ahead_so_that_a_record_extends_nothing() -> None:
     recorded = Recorded("sync", ahead_bytes=2048)
     recorded.work.idle()
     assert recorded.log.prepared >= 2048
+    assert isinstance(recorded.fs.operations[-1], Sync)
     before = len(recorded.fs.operations)
     recorded.commit(500)
     assert [type(operation).__name__ for operation in recorded.fs.operations[before:]] == [
