@@ -1,7 +1,9 @@
 """Parse the arguments, and run the command that they name."""
 
 import argparse
+import errno
 import importlib
+import resource
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -40,7 +42,22 @@ def run(arguments: Sequence[str]) -> int:
         # imported here: it takes longer to load than the help takes to print
         import asyncio
 
-        return asyncio.run(code)
+        try:
+            return asyncio.run(code)
+        finally:
+            # without a loop, as where no file can be opened, it was never begun
+            code.close()
+    except OSError as exc:
+        if exc.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        where = f"this process may open {limit} files" if exc.errno == errno.EMFILE else ""
+        _complain(
+            f"too many files are open: {where or 'this machine opens no more'}; raise the limit "
+            f"({'ulimit -n' if where else 'fs.file-max'})",
+            options,
+        )
+        return EXIT_TRY_LATER
     except OgiveError as exc:
         from ogive.cli.connect import advice_for
 

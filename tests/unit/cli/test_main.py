@@ -610,7 +610,11 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
             "ogive store verify",
             "ogive: `ogive store verify` takes no -n. `",
         ),
-        (["store", "verify", "d", "--json", "e"], "ogive store verify", "unrecognized arguments: e"),
+        (
+            ["store", "verify", "d", "--json", "e"],
+            "ogive store verify",
+            "unrecognized arguments: e",
+        ),
         (
             ["errors", "--cafile=ca", "17"],
             "ogive errors",
@@ -754,6 +758,24 @@ def test_words_behind_an_option_belong_to_the_argument_that_takes_several() -> N
     ]
     assert (
         parsed("acl", "delete", "billing", "-n", "h:1", "Topic:Orders").resource == "Topic:Orders"
+    )
+
+
+def test_too_few_files_that_may_be_opened_are_one_sentence() -> None:
+    program = (
+        "import asyncio, resource, sys\n"
+        "import ogive.cli.command, ogive.cli.topic_commands\n"
+        "from ogive.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        "sys.exit(main(['topic', 'list', '-n', '127.0.0.1:1']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == EXIT_TRY_LATER
+    # behind it asyncio complains about its loop, which is only half made
+    assert done.stderr.splitlines()[0] == (
+        "ogive: too many files are open: this process may open 3 files; raise the limit (ulimit -n)"
     )
 
 
