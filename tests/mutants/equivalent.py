@@ -8,7 +8,9 @@ from typing import Final
 
 from ogive.access import permissions
 from ogive.broker.pop.waiting import PopHolds
+from ogive.broker.state import client_table
 from ogive.client.consumer.pull_loop import PullService
+from ogive.spark.listener_task import Consuming
 from ogive.store.commitlog import LogReader
 from ogive.store.verify import verify
 from tests.mutants.fault import Fault
@@ -38,5 +40,15 @@ EQUIVALENT: Final[Mapping[str, Fault]] = {
         at=PullService,
         change="PullResult(PullStatus.NO_MATCHED_MSG, offset, 0, 0)",
         to="PullResult(PullStatus.NO_MATCHED_MSG, offset, 0, 1)",
+    ),
+    "a lock is renewed after 7 s instead of 5, and expires after 60": Fault(
+        at=Consuming,
+        change="asyncio.sleep(self._config.lock_renew_s / 4)",
+        to="asyncio.sleep(self._config.lock_renew_s / 3)",
+    ),
+    "a log line shows one more character of an expression": Fault(
+        at=client_table,
+        change="MAX_SHOWN: Final = 80",
+        to="MAX_SHOWN: Final = 81",
     ),
 }
