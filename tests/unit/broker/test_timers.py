@@ -29,6 +29,7 @@ from ogive.store.fs import Fs, OsFs
 from ogive.store.message_store import MessageStore
 from ogive.store.types import NewMessage, PutDone, StoreConfig
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties
+from tests.chaos.unsynced import UnsyncedFs
 from tests.stores import InlineWriter
 from tests.unit.broker.cold_disk import ColdDisk
 
@@ -731,3 +732,20 @@ async def test_a_long_wait_looks_at_the_clock_within_a_minute(bench: Bench) -> N
     timer = bench.timers._timer
     assert timer is not None
     assert timer.when() - asyncio.get_running_loop().time() <= MAX_WAIT_S <= 60.0
+
+
+async def test_a_power_cut_takes_nothing_of_the_progress_and_brings_no_file_of_apaches_back(
+    tmp_path: Path,
+) -> None:
+    bench, fs = Bench(tmp_path), UnsyncedFs()
+    file = TimerProgressFile(fs, tmp_path)
+    (tmp_path / "config" / "timercheck").unlink(missing_ok=True)
+    file.save(bench.timers.snapshot()())
+    assert fs.unsynced == set()
+    (tmp_path / "timerlog").mkdir()
+    for name in ("timerlog/0", "timerwheel"):
+        (tmp_path / name).write_bytes(b"theirs")
+    file.take_over(bench.timers.snapshot()())
+    assert fs.unsynced == set()
+    assert not (tmp_path / "timerwheel").exists()
+    bench.store.close()
