@@ -1,6 +1,7 @@
 """What a start says of the last run and of the log, and how often."""
 
 import logging
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from ogive.store import checkpoint as checkpoints
 from ogive.store.recovery import recover
 from ogive.store.segments import segment_path
 from ogive.store.verify import repair, verify
-from tests.stores import Driver, crash, message, small
+from tests.stores import Clock, Driver, crash, message, small
 
 LARGE = {"checkpoint_bytes": 1 << 20, "flush_bytes": 1 << 20}
 """No checkpoint while a test writes."""
@@ -193,3 +194,20 @@ def test_a_crash_in_a_removal_of_old_messages_is_told_once(
         assert driver.store.stats().commitlog_start == driver.store.segment_bytes
     assert len(at_level(caplog, logging.INFO)) == 1
     assert len(at_level(caplog, logging.ERROR)) == 1
+
+
+# --- for Apache's broker --------------------------------------------------------------------------
+
+
+def test_the_checkpoint_of_apaches_broker_has_the_time_of_the_newest_message(
+    tmp_path: Path,
+) -> None:
+    """It reads its log from there: three times of milliseconds, in a page of 4 KiB."""
+    clock = Clock()
+    for _ in range(2):
+        clock.now_ms += 60_000
+        with Driver(small(tmp_path), clock=clock) as driver:
+            driver.put(message("body"))
+        page = (tmp_path / "checkpoint").read_bytes()
+        assert struct.unpack_from(">qqq", page) == (clock.now_ms,) * 3
+        assert len(page) == 4096
