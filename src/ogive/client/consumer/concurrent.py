@@ -38,7 +38,7 @@ from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue, offsets_of
 from ogive.client.consumer.send_back import Replier, returns
 from ogive.client.consumer.subscription import MemberContext
-from ogive.client.consumer.workers import make_workers
+from ogive.client.consumer.workers import Callers, make_workers
 from ogive.client.listener import AnyListener, Reply
 from ogive.model import MessageExt
 from ogive.transport.event_loop import every
@@ -180,14 +180,14 @@ class ConcurrentService:
             or self._replier.is_busy(process_queue)
         )
 
-    async def stop(self, timeout_s: float, caller: object) -> None:
+    async def stop(self, timeout_s: float, callers: Callers | None) -> None:
         deadline = self._loop.time() + timeout_s
         self._stopping = True
         if self._look is not None:
             self._look.cancel()
         finish = self._loop.call_later(FINISH_S, self._begin_no_more)
         try:
-            await self._workers.stop(timeout_s, caller, keep=lambda piece: piece.is_rest)
+            await self._workers.stop(timeout_s, callers, keep=lambda piece: piece.is_rest)
         finally:
             finish.cancel()
             self._begin_no_more()

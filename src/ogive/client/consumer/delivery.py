@@ -15,6 +15,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import MemberContext
+from ogive.client.consumer.workers import Callers
 from ogive.client.listener import AnyListener
 from ogive.client.routes import MASTER_ID
 from ogive.errors import CompressionUnavailable, ProtocolError
@@ -47,8 +48,8 @@ class ConsumeService(Receiver, Protocol):
 
     def start(self) -> None: ...
 
-    async def stop(self, timeout_s: float, caller: object) -> None:
-        """Begin no new call; wait for the running ones. *caller*: see Workers.stop."""
+    async def stop(self, timeout_s: float, callers: Callers | None) -> None:
+        """Begin no new call; wait for the running ones. *callers*: see Workers.stop."""
         ...
 
 
@@ -124,8 +125,8 @@ class TopicDelivery:
             service.is_busy(process_queue) for service in self.services.values()
         )
 
-    async def stop(self, timeout_s: float, caller: object) -> None:
-        ending = [service.stop(timeout_s, caller) for service in self.services.values()]
+    async def stop(self, timeout_s: float, callers: Callers | None) -> None:
+        ending = [service.stop(timeout_s, callers) for service in self.services.values()]
         await asyncio.gather(*ending, self._rejected.close(timeout_s))
 
 

@@ -30,6 +30,7 @@ from ogive.client.consumer.running_info import (
 )
 from ogive.client.consumer.subscription import Announcer, MemberContext, OnChange, bare_on_change
 from ogive.client.consumer.tool_requests import answer_requests
+from ogive.client.consumer.workers import Callers
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, consume_from_where
@@ -297,13 +298,13 @@ class PushMember(GroupMember):
         answer_requests(self._context.instance)
         self._delivery.start()
 
-    async def stop(self, caller: object = None) -> None:
+    async def stop(self, callers: Callers | None = None) -> None:
         """Leave the group: running listener calls end first, progress goes to the brokers last.
 
-        *caller*: see Workers.stop.
+        *callers*: see Workers.stop.
         """
         try:
-            await self._leave(self._delivery.stop(self._config.await_termination_s, caller))
+            await self._leave(self._delivery.stop(self._config.await_termination_s, callers))
         finally:
             if self._tracer is not None:
                 await self._tracer.close()
@@ -343,15 +344,15 @@ class PushMember(GroupMember):
         """Consume *topic* from now on."""
         self._rebalancer.join(topic, listener.start)
 
-    async def remove(self, topic: str, caller: object = None) -> None:
-        """Remove the topic; the member must have another one. *caller*: see Workers.stop."""
-        await self._rebalancer.leave(topic, lambda: self._end_calls(topic, caller))
+    async def remove(self, topic: str, callers: Callers | None = None) -> None:
+        """Remove the topic; the member must have another one. *callers*: see Workers.stop."""
+        await self._rebalancer.leave(topic, lambda: self._end_calls(topic, callers))
         await self._forget(topic)
 
-    async def _end_calls(self, topic: str, caller: object) -> None:
+    async def _end_calls(self, topic: str, callers: Callers | None) -> None:
         """End the listener's calls. From now on retries of its topic go to the other listeners."""
         service = self._delivery.services.pop(topic)
-        await service.stop(self._config.await_termination_s, caller)
+        await service.stop(self._config.await_termination_s, callers)
 
     async def _forget(self, topic: str) -> None:
         """Leave the topic out of heartbeats from now on, its calls having ended."""

@@ -27,6 +27,7 @@ from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import MemberContext
+from ogive.client.consumer.workers import Callers
 from ogive.client.listener import AnyListener, Later
 from ogive.client.trace import CallEnd
 from ogive.errors import IllegalStateError
@@ -202,7 +203,7 @@ class IteratorService:
             process_queue
         )
 
-    async def stop(self, timeout_s: float, caller: object) -> None:
+    async def stop(self, timeout_s: float, callers: Callers | None) -> None:
         """Hand out nothing more; wait for the verdicts on what is out."""
         deadline = self._loop.time() + timeout_s
         self._end(None)

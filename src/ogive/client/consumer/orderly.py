@@ -43,7 +43,7 @@ from ogive.client.consumer.send_back import (
     send_to_dead_letters,
 )
 from ogive.client.consumer.subscription import MemberContext
-from ogive.client.consumer.workers import make_workers
+from ogive.client.consumer.workers import Callers, make_workers
 from ogive.client.listener import COMMIT, MAX_SUSPEND_S, MIN_SUSPEND_S, ROLLBACK, AnyListener
 from ogive.errors import OgiveError
 from ogive.model import MessageExt
@@ -146,7 +146,7 @@ class OrderlyService:
     def is_busy(self, process_queue: ProcessQueue) -> bool:
         return process_queue.busy
 
-    async def stop(self, timeout_s: float, caller: object) -> None:
+    async def stop(self, timeout_s: float, callers: Callers | None) -> None:
         self._stopping = True
         if self._look is not None:
             self._look.cancel()
@@ -154,7 +154,7 @@ class OrderlyService:
             timer.cancel()
         self._paused.clear()
         deadline = self._loop.time() + timeout_s
-        await self._workers.stop(timeout_s, caller)
+        await self._workers.stop(timeout_s, callers)
         # calls that are abandoned: what their workers did before counts
         for _, turn in self._workers.running():
             self._count(turn)

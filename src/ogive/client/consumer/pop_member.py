@@ -49,6 +49,7 @@ from ogive.client.consumer.rebalance import LEAVE_TIMEOUT_S
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.send_back import SendBack
 from ogive.client.consumer.subscription import MemberContext, OnChange
+from ogive.client.consumer.workers import Callers
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig
 from ogive.errors import BrokerBusy, NotSupported, OgiveError
@@ -629,10 +630,10 @@ class PopMember(PushMember):
         self._state.starts[topic] = listener.start
         self._pops.soon()
 
-    async def remove(self, topic: str, caller: object = None) -> None:
+    async def remove(self, topic: str, callers: Callers | None = None) -> None:
         self._pops.leave(topic)
         del self._state.starts[topic]
-        await self._end_calls(topic, caller)
+        await self._end_calls(topic, callers)
         await self._forget(topic)
         # what its listener left is given back
         await self._pops.renew()

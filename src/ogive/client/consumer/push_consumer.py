@@ -22,6 +22,7 @@ from ogive.client.consumer.message_iterator import IncomingMessage, IteratorServ
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.pop_member import PopMember
 from ogive.client.consumer.subscription import MemberContext, OnChange
+from ogive.client.consumer.workers import Callers
 from ogive.client.instance import ClientInstance, ClientOwner, StartedByWith
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
 from ogive.errors import IllegalStateError, InvalidOption
@@ -100,6 +101,8 @@ class PushConsumer(StartedByWith):
         self._on_change = on_change
         # one subscribe, unsubscribe or close at a time
         self._changing = asyncio.Lock()
+        # of subscribe, unsubscribe and close
+        self._callers = Callers()
         self._changes: set[asyncio.Task[None]] = set()
         self._members: list[PushMember] = []
         self._iteration: IteratorService | None = None
@@ -140,20 +143,21 @@ class PushConsumer(StartedByWith):
 
     async def close_for(self, caller: object) -> None:
         """Close for *caller*: a task, or the ident of a thread."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(caller), name="close consumer")
-        await asyncio.shield(self._closing)
+        with self._callers.waiting(caller):
+            if self._closing is None:
+                self._closing = asyncio.create_task(self._close(), name="close consumer")
+            await asyncio.shield(self._closing)
 
-    async def _close(self, caller: object) -> None:
+    async def _close(self) -> None:
         if not self._owner.started:
             return
         async with self._changing:
-            await self._leave_all(self._owner.client, caller)
+            await self._leave_all(self._owner.client)
 
-    async def _leave_all(self, instance: ClientInstance, caller: object) -> None:
+    async def _leave_all(self, instance: ClientInstance) -> None:
         try:
             for result in await asyncio.gather(
-                *(member.stop(caller) for member in self._members), return_exceptions=True
+                *(member.stop(self._callers) for member in self._members), return_exceptions=True
             ):
                 if isinstance(result, BaseException):
                     log.error("could not leave a group cleanly", exc_info=result)
@@ -235,9 +239,10 @@ class PushConsumer(StartedByWith):
     async def unsubscribe_for(self, listener: AnyListener, caller: object) -> None:
         """Unsubscribe for *caller*: a task, or the ident of a thread."""
         self._check_listening()
-        await self._change(self._unsubscribe(listener, caller), "unsubscribe")
+        with self._callers.waiting(caller):
+            await self._change(self._unsubscribe(listener), "unsubscribe")
 
-    async def _unsubscribe(self, listener: AnyListener, caller: object) -> None:
+    async def _unsubscribe(self, listener: AnyListener) -> None:
         async with self._changing:
             self._check_listening()
             group, topic = listener.config.group, self._owner.namespace.wrap(listener.config.topic)
@@ -247,10 +252,10 @@ class PushConsumer(StartedByWith):
                     f"no listener of {listener.config.topic} in group {group} runs here"
                 )
             if len(member.topics) > 1:
-                await member.remove(topic, caller)
+                await member.remove(topic, self._callers)
             else:
                 self._members.remove(member)
-                await member.stop(caller)
+                await member.stop(self._callers)
                 member.announce()
 
     async def _change(self, work: Coroutine[Any, Any, None], name: str) -> None:

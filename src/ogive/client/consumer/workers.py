@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Generic, Protocol, TypeVar
 
 from ogive.client.instrumentation import must_pass
@@ -40,6 +40,31 @@ _RUN_BEFORE_YIELD = 32
 _NOTICE_S: Final = 1.0
 # after a worker was cancelled: a loop that ends cancels everything, and is gone by then
 _REPLACE_S: Final = 1.0
+
+
+class Callers:
+    """Tasks, and threads by ident, that wait for a stop: if they are workers, the stop does not
+    wait for them, because they would wait for themselves.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[object] = []
+        # called when there is one more
+        self.on_more: list[Callable[[], None]] = []
+
+    def __contains__(self, caller: object) -> bool:
+        return caller in self._waiting
+
+    @contextmanager
+    def waiting(self, caller: object) -> Iterator[None]:
+        """Count *caller* during the block."""
+        self._waiting.append(caller)
+        for callback in self.on_more:
+            callback()
+        try:
+            yield
+        finally:
+            self._waiting.remove(caller)
 
 
 class Workers(Protocol[T]):
@@ -67,13 +92,12 @@ class Workers(Protocol[T]):
         ...
 
     async def stop(
-        self, timeout_s: float, caller: object = None, keep: Keep[T] | None = None
+        self, timeout_s: float, callers: Callers | None = None, keep: Keep[T] | None = None
     ) -> int:
         """Forget the tasks that wait, except those that *keep* returns True for, and wait at most
         *timeout_s* for these and the running ones; returns how many still run.
 
-        *caller* is the thread ident or the task that asked to stop: if it is one of the workers, it
-        is not waited for.
+        Workers that are *callers* are not waited for, also if they become so meanwhile.
         """
         ...
 
@@ -314,30 +338,35 @@ class ThreadWorkers(Generic[T, R]):
         return [slot for slot in self._running if slot is not None]
 
     async def stop(
-        self, timeout_s: float, caller: object = None, keep: Keep[T] | None = None
+        self, timeout_s: float, callers: Callers | None = None, keep: Keep[T] | None = None
     ) -> int:
         self._stopping = True
         self.submit_first(
             [task for task in self._forget_waiting() if keep is not None and keep(task)]
         )
-        left_out = caller is not None and caller in self._idents
+        callers = callers or Callers()
+        callers.on_more.append(self._gone.set)
         try:
             with _told(self, timeout_s):
                 async with asyncio.timeout(timeout_s):
-                    while self._busy > left_out or (self._tasks and self.slots):
+                    while self._busy > self._count_of(callers) or (self._tasks and self.slots):
                         self._gone.clear()
                         await self._gone.wait()
         except TimeoutError:
             log.warning(
                 "%d listener calls still run after %.1f s and are abandoned",
-                self._busy - left_out,
+                self._busy - self._count_of(callers),
                 timeout_s,
             )
         finally:
+            callers.on_more.remove(self._gone.set)
             self._forget_waiting()
             self._pool.forget(self)
         self.collect()
-        return max(0, self._busy - left_out)
+        return max(0, self._busy - self._count_of(callers))
+
+    def _count_of(self, callers: Callers) -> int:
+        return sum(ident is not None and ident in callers for ident in self._idents)
 
     def _forget_waiting(self) -> list[T]:
         forgotten: list[T] = []
@@ -488,17 +517,26 @@ class LoopWorkers(Generic[T, R]):
         return [slot for slot in self._slots if slot is not None]
 
     async def stop(
-        self, timeout_s: float, caller: object = None, keep: Keep[T] | None = None
+        self, timeout_s: float, callers: Callers | None = None, keep: Keep[T] | None = None
     ) -> int:
         """Stop; calls that still run in the end are cancelled."""
         self._stopping = True
         self._tasks = deque(task for task in self._tasks if keep is not None and keep(task))
         self._wake(self._count)
-        waited_for = [worker for worker in self._workers if worker is not caller]
-        late: set[asyncio.Task[None]] = set()
-        if waited_for:
-            with _told(self, timeout_s):
-                _, late = await asyncio.wait(waited_for, timeout=timeout_s)
+        callers = callers or Callers()
+        changed = asyncio.Event()
+        callers.on_more.append(changed.set)
+        for worker in self._workers:
+            worker.add_done_callback(lambda _: changed.set())
+        try:
+            with _told(self, timeout_s), suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    while self._still_running(callers):
+                        changed.clear()
+                        await changed.wait()
+        finally:
+            callers.on_more.remove(changed.set)
+        late = self._still_running(callers)
         self._tasks.clear()
         for worker in late:
             worker.cancel()
@@ -509,6 +547,9 @@ class LoopWorkers(Generic[T, R]):
             await asyncio.wait(late, timeout=1.0)
         self.collect()
         return len(late)
+
+    def _still_running(self, callers: Callers) -> list[asyncio.Task[None]]:
+        return [one for one in self._workers if not one.done() and one not in callers]
 
     async def _work(self, index: int) -> None:
         done_in_a_row, worker = 0, asyncio.current_task()

@@ -1,6 +1,7 @@
 """A push consumer with concurrent listeners, against a broker that does what a test wants."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -1337,6 +1338,50 @@ async def test_a_listener_may_close_its_consumer(broker: FakeBroker, kind: str) 
     async with asyncio.timeout(WAIT_S):
         await running.wait()
         await closed.wait()
+
+
+@pytest.mark.parametrize("what", ["close", "unsubscribe"])
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_many_calls_of_a_listener_may_close_its_consumer(
+    broker: FakeBroker, kind: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They do not wait for each other, and neither does a close from outside for one of them."""
+    count = 5
+    loop, begun, ended = asyncio.get_running_loop(), Seen(), Seen()
+    all_begun, all_here = asyncio.Event(), threading.Event()
+    for i in range(count):
+        broker.put("Orders", b"%d" % i)
+
+    async def end(caller: object) -> None:
+        if what == "close":
+            await running.close_for(caller)
+        else:
+            # the first one succeeds
+            with contextlib.suppress(InvalidOption, IllegalStateError):
+                await running.unsubscribe_for(listener, caller)
+
+    async def bill_async(message: MessageExt) -> None:
+        begun(message)
+        await all_begun.wait()
+        await end(asyncio.current_task())
+        ended(message)
+
+    def bill(message: MessageExt) -> None:
+        begun(message)
+        all_here.wait(WAIT_S)
+        asyncio.run_coroutine_threadsafe(end(threading.get_ident()), loop).result(WAIT_S)
+        ended(message)
+
+    listener = to(bill if kind == "plain" else bill_async, threads=count)
+    running = consumer(broker, listener)
+    await running.start()
+    await begun.wait(count)
+    all_begun.set()
+    all_here.set()
+    async with asyncio.timeout(WAIT_S):
+        await running.close()
+        await ended.wait(count)
+    assert "still run" not in caplog.text
 
 
 @pytest.mark.feature(15)

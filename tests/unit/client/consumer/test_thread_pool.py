@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import ogive
-from ogive.client.consumer.workers import ThreadPool, ThreadWorkers
+from ogive.client.consumer.workers import Callers, ThreadPool, ThreadWorkers
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.codes import RequestCode
@@ -184,10 +184,12 @@ async def test_a_system_without_threads_makes_calls_wait_and_loses_none(
 async def test_a_stop_from_within_a_call_does_not_wait_for_it() -> None:
     loop, calls = asyncio.get_running_loop(), Calls(ThreadPool())
     left: list[int] = []
+    callers = Callers()
 
     def stop_here(_: int) -> None:
-        stopping = asyncio.run_coroutine_threadsafe(one.stop(WAIT_S, threading.get_ident()), loop)
-        left.append(stopping.result(WAIT_S))
+        with callers.waiting(threading.get_ident()):
+            stopping = asyncio.run_coroutine_threadsafe(one.stop(WAIT_S, callers), loop)
+            left.append(stopping.result(WAIT_S))
 
     one: ThreadWorkers[int, None] = ThreadWorkers(
         stop_here, lambda _: None, failed=None, count=2, name="test"
