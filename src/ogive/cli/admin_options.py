@@ -502,9 +502,8 @@ GROUP: Final = CommandGroup(
                     "--to",
                     required=True,
                     metavar="PLACE",
-                    help="earliest, latest, or a time such as 2026-11-01T08:00 (local, unless it "
-                    "names a "
-                    "zone); with --queue an offset",
+                    help="earliest, latest, a time such as 2026-11-01T08:00 (local, unless it "
+                    "names a zone), or 2h for two hours ago; with --queue an offset",
                 ),
                 option(
                     "--queue",

@@ -22,7 +22,7 @@ from ogive.cli.message_commands import named_queue
 from ogive.cli.output import (
     confirm,
     end_interrupted_line,
-    instant,
+    instant_or_age,
     print_changes,
     print_done,
     print_json,
@@ -299,14 +299,15 @@ def _row(row: OffsetReset) -> tuple[object, ...]:
 
 
 def place(text: str) -> ResetTarget:
-    """Return "earliest", "latest", or a time; one without a zone is local. Raises InvalidOption."""
+    """Return "earliest", "latest", or a time; see instant_or_age. Raises InvalidOption."""
     ends: dict[str, ResetTarget] = {"earliest": "earliest", "latest": "latest"}
     if text in ends:
         return ends[text]
-    return instant(
+    return instant_or_age(
         "--to",
         text,
-        "earliest, latest, or a time such as 2026-11-01T08:00 is expected; an offset needs --queue",
+        "earliest, latest, a time such as 2026-11-01T08:00, or 2h, is expected; an offset needs "
+        "--queue",
     )
 
 

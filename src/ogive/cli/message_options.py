@@ -116,7 +116,7 @@ TAIL: Final = Command(
             "--since",
             metavar="TIME",
             help="in place of --from: start with messages stored since a time such as "
-            "2026-11-01T08:00 (local time, unless it names a zone)",
+            "2026-11-01T08:00 (local time, unless it names a zone), or 15m for the last 15 minutes",
         ),
         option(
             "--until",
@@ -195,7 +195,8 @@ MESSAGE: Final = Command(
         option(
             "--since",
             metavar="TIME",
-            help="stored since a time such as 2026-11-01T08:00 (local, unless it names a zone)",
+            help="stored since a time such as 2026-11-01T08:00 (local, unless it names a zone), "
+            "or 2h",
         ),
         option("--until", metavar="TIME", help="stored before this time"),
         option(
@@ -242,7 +243,7 @@ DEAD_LETTER: Final = CommandGroup(
                 option(
                     "--since",
                     metavar="TIME",
-                    help="only messages stored since a time such as 2026-11-01T08:00",
+                    help="only messages stored since a time such as 2026-11-01T08:00, or 2h",
                 ),
                 option(
                     "--limit", type=int, default=100, metavar="N", help="at most N (default: 100)"
@@ -270,7 +271,7 @@ DEAD_LETTER: Final = CommandGroup(
                     "--since",
                     metavar="TIME",
                     help="only those stored since a time such as 2026-11-01T08:00 (local time, "
-                    "unless it names a zone)",
+                    "unless it names a zone), or 2h",
                 ),
                 option("--until", metavar="TIME", help="only those stored before this time"),
                 option(

@@ -3,10 +3,11 @@
 import argparse
 import contextlib
 import json
+import re
 import signal
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TextIO
 
 from ogive.cli.colour import bold
@@ -15,6 +16,9 @@ from ogive.errors import InvalidOption
 from ogive.model import DLQ_PREFIX, MessageExt, PropertyName
 from ogive.text import escape, escape_json, escape_lines
 from ogive.wire.codes import SysFlag
+
+_AGE: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_AGE_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def instant(
@@ -27,10 +31,26 @@ def instant(
         raise InvalidOption(f"{option} {text}: {expected}") from None
 
 
+def instant_or_age(
+    option: str, text: str, expected: str = "a time such as 2026-11-01T08:00, or 2h, is expected"
+) -> datetime:
+    """Return a time, or one as long ago as *text* says: ``90s``, ``15m``, ``2h`` or ``7d``.
+
+    Raises InvalidOption.
+    """
+    age = _AGE.fullmatch(text)
+    if age is None:
+        return instant(option, text, expected)
+    try:
+        return datetime.now(UTC) - timedelta(seconds=int(age[1]) * _AGE_UNITS_S[age[2]])
+    except OverflowError:
+        raise InvalidOption(f"{option} {text}: {expected}") from None
+
+
 def period(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
     """Return --since and --until. Raises InvalidOption if they are no times, or out of order."""
-    start = None if options.since is None else instant("--since", options.since)
-    end = None if options.until is None else instant("--until", options.until)
+    start = None if options.since is None else instant_or_age("--since", options.since)
+    end = None if options.until is None else instant_or_age("--until", options.until)
     if start is not None and end is not None and start >= end:
         raise InvalidOption(f"--until {options.until} is not after --since {options.since}")
     return start, end

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, Self, TextIO
 
 import ogive
 from ogive.cli.connect import ClusterContext, client_config, is_there, place, spark_options
-from ogive.cli.output import instant, print_json, print_table, sparkline
+from ogive.cli.output import instant, instant_or_age, print_json, print_table, sparkline
 from ogive.cli.run import import_from_here
 from ogive.client.config import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoRoute
@@ -333,7 +333,7 @@ def mirror(options: argparse.Namespace) -> int:
 
 
 def trace_report(options: argparse.Namespace) -> int:
-    since = None if options.since is None else instant("--since", options.since)
+    since = None if options.since is None else instant_or_age("--since", options.since)
     page = local("--to", options.to)
     if is_there(page) and page.is_dir():
         raise InvalidOption(

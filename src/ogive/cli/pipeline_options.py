@@ -304,7 +304,7 @@ PIPELINE: Final = CommandGroup(
                 option(
                     "--since",
                     metavar="TIME",
-                    help=f"only traces stored since a time such as {_TIME}",
+                    help=f"only traces stored since a time such as {_TIME}, or 7d",
                 ),
                 option(
                     "--bucket",

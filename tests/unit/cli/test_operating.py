@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -20,8 +20,31 @@ def test_a_place_is_an_end_or_a_time() -> None:
     local = place("2026-11-01T08:00")
     assert isinstance(local, datetime)
     assert local.astimezone().strftime("%Y-%m-%d %H:%M") == "2026-11-01 08:00"
-    with pytest.raises(InvalidOption, match="--to tomorrow: earliest, latest, or a time"):
+    with pytest.raises(InvalidOption, match="--to tomorrow: earliest, latest, a time such as"):
         place("tomorrow")
+
+
+@pytest.mark.parametrize(
+    ("text", "age"),
+    [
+        ("90s", timedelta(seconds=90)),
+        ("15m", timedelta(minutes=15)),
+        ("2h", timedelta(hours=2)),
+        ("7d", timedelta(days=7)),
+        ("0s", timedelta(0)),
+    ],
+)
+def test_a_place_may_be_so_long_ago(text: str, age: timedelta) -> None:
+    earliest = datetime.now(UTC) - age
+    found = place(text)
+    assert isinstance(found, datetime)
+    assert earliest <= found <= datetime.now(UTC) - age
+
+
+@pytest.mark.parametrize("text", ["2w", "-2h", "1.5h", "h", "2 h", "999999999d", "\u0662h"])
+def test_an_age_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="or 2h, is expected; an offset needs --queue"):
+        place(text)
 
 
 def test_every_code_is_explained() -> None:

@@ -30,11 +30,12 @@ from ogive.wire.command import RemotingCommand
             "--from and --since exclude each other: leave one of them out",
         ),
         (["--json", "--format", ""], "--json and --format exclude each other"),
-        (["--since", "noon"], "--since noon: a time such as 2026-11-01T08:00 is expected"),
+        (["--since", "noon"], "--since noon: a time such as 2026-11-01T08:00, or 2h, is expected"),
         (
             ["--since", "2026-11-02", "--until", "2026-11-01"],
             "--until 2026-11-01 is not after --since 2026-11-02",
         ),
+        (["--since", "1h", "--until", "2h"], "--until 2h is not after --since 1h"),
         (["--count", "0"], "--count 0: must be at least 1"),
     ],
 )
