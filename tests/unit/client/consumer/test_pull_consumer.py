@@ -273,7 +273,7 @@ async def test_a_commit_takes_queues_and_numbers(broker: FakeBroker) -> None:
         given: Any
         for given, text in (
             ({Q0: "x"}, "offset must be int, not str"),
-            ({"Orders": 1}, "MessageQueue as queue, not str"),
+            ({"Orders": 1}, r"queue must be an ogive.MessageQueue .*, not str"),
             (1, "not int"),
         ):
             with pytest.raises(TypeError, match=text):
