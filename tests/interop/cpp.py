@@ -14,7 +14,9 @@ PROGRAM = Path(__file__).with_name("cpp_client.py")
 
 
 def send(name_server: str, topic: str, count: int, mode: str = "sync") -> list[dict[str, Any]]:
-    """One result per send; none for "oneway"."""
+    """One result per send; none for "oneway", after which one more message has left, with the
+    number *count*.
+    """
     return _run("send", name_server, topic, count, mode)
 
 

@@ -78,8 +78,8 @@ def send(name_server: str, topic: str, count: int, mode: str) -> bool:
         )
         show(index=index, status=result.status.name, id=result.msg_id, queueOffset=result.offset)
     if mode == "oneway":
-        # nothing tells when a one-way request has left
-        time.sleep(1)
+        # nothing tells when a one-way request has left, but its connection keeps their order
+        insist(functools.partial(producer.send_sync, message(topic, count)))
     for _ in range(count if mode == "async" else 0):
         index, result = answers.get(timeout=60)
         if isinstance(result, Exception):
