@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from ogive.client import rpc
 from ogive.client.admin import BrokerStatus
-from ogive.client.admin.base import master_addresses
+from ogive.client.admin.base import master_addresses, unknown_group
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topic_admin import broker_status
-from ogive.client.routes import MASTER_ID, similar_topics
+from ogive.client.routes import MASTER_ID
 from ogive.console.queries import Queries, gather_answers, reason
-from ogive.errors import GroupNotExist, OgiveError, ResponseCode
+from ogive.errors import OgiveError
 from ogive.model import is_system_group, reply_topic
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
@@ -152,13 +152,11 @@ class ClusterQueries:
         groups = await self.groups()
         if name in groups.known:
             return groups.known[name]
-        similar = similar_topics(name, groups.known)
         silent = sorted({*groups.troubles, *(await self.info()).away})
-        raise GroupNotExist(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f'no broker knows a consumer group "{name}".'
-            + (f" Similar groups: {', '.join(similar)}." if similar else "")
-            + (f" Brokers that do not answer may know it: {', '.join(silent)}." if silent else ""),
+        raise unknown_group(
+            name,
+            groups.known,
+            f"Brokers that do not answer may know it: {', '.join(silent)}." if silent else "",
         )
 
     async def _groups(self) -> KnownGroups:

@@ -120,12 +120,8 @@ def test_a_new_file_takes_the_place_of_the_old_ones(bench: Bench) -> None:
     bench.store.close()
 
 
-def test_a_power_cut_takes_no_line_and_brings_none_back(bench: Bench) -> None:
-    """With flush=sync, and after each change of the files."""
-    assert bench.left() == set()
-    bench.append("old")
-    bench.turn()
-    assert bench.left() == set()
+def roll_over(bench: Bench) -> None:
+    """Begin a new file, drop the old one, and close; after each step nothing is left to sync."""
     bench.journal.roll()
     assert bench.left() == set()
     bench.append("copied")
@@ -133,6 +129,15 @@ def test_a_power_cut_takes_no_line_and_brings_none_back(bench: Bench) -> None:
     bench.journal.drop_old()
     assert bench.left() == set()
     bench.store.close()
+
+
+def test_a_power_cut_takes_no_line_and_brings_none_back(bench: Bench) -> None:
+    """With flush=sync, and after each change of the files."""
+    assert bench.left() == set()
+    bench.append("old")
+    bench.turn()
+    assert bench.left() == set()
+    roll_over(bench)
     assert Bench(bench.folder.parent).left() == set()
 
 
@@ -142,13 +147,7 @@ def test_lines_of_the_new_file_do_not_outlive_those_of_the_old_one(tmp_path: Pat
     bench.append("old")
     bench.turn()
     assert bench.left() == {f"{1:020}"}
-    bench.journal.roll()
-    assert bench.left() == set()
-    bench.append("copied")
-    bench.turn()
-    bench.journal.drop_old()
-    assert bench.left() == set()
-    bench.store.close()
+    roll_over(bench)
 
 
 def test_a_sync_that_meets_a_full_disk_ends_the_store(

@@ -265,16 +265,17 @@ def _transactions_together(ctx: Context, sends: Sequence[Send | End]) -> tuple[P
 
 def _specials_together(ctx: Context, sends: Sequence[Any]) -> tuple[Put | None, int]:
     """Return one put for the first messages, up to one that is refused or has to be stored by
-    itself.
+    itself. The window of duplicates takes each by itself.
     """
+    if ctx.duplicates is not None:
+        return None, 0
     puts: list[Put] = []
     for send in sends:
         try:
             put = plan(ctx, send)
         except OgiveError:
             break
-        by_itself = put.opening is not None or (put.once and ctx.duplicates is not None)
-        if by_itself or not ctx.is_saved(put.saved):
+        if put.opening is not None or not ctx.is_saved(put.saved):
             break
         puts.append(put)
     if not puts:

@@ -9,7 +9,7 @@ those on the wire.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
@@ -279,15 +279,20 @@ class AdminBase(StartedByWith):
         """Return the error for a group that is in none of the *tables*, with similar names, or
         with the brokers that may know it once they are back.
         """
-        similar = similar_topics(group, {name for _, _, table in tables for name in table})
-        hint = f" Similar groups: {', '.join(similar)}." if similar else ""
         way_out = advice or f"Create it with `ogive group create {group}`, or start a member of it."
         if away := (await self.cluster_info()).away:
             way_out = f"Brokers that are away may know it: {', '.join(away)}."
-        return GroupNotExist(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f'no broker knows a consumer group "{group}".{hint} {way_out}',
-        )
+        return unknown_group(group, {name for _, _, table in tables for name in table}, way_out)
+
+
+def unknown_group(group: str, known: Iterable[str], way_out: str) -> GroupNotExist:
+    """Return the error for a group that is not *known*, with similar names."""
+    similar = similar_topics(group, known)
+    hint = f"Similar groups: {', '.join(similar)}." if similar else ""
+    remark = f'no broker knows a consumer group "{group}".'
+    return GroupNotExist(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, " ".join(filter(None, (remark, hint, way_out)))
+    )
 
 
 def master_addresses(route: TopicRouteData) -> dict[str, str]:
