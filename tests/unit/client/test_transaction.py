@@ -419,7 +419,7 @@ async def test_a_transaction_that_failed_is_left_to_the_check(
     broker: FakeBroker, fails: str
 ) -> None:
     """A half message whose answer was lost has no block; an end that was not confirmed is over."""
-    config = ProducerConfig(send_timeout_s=0.3)
+    config = ProducerConfig(send_timeout_s=1.0)
     async with aio.Producer(
         broker.address, group="shop", check=lambda message: False, config=config
     ) as producer:
