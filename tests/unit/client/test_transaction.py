@@ -419,12 +419,11 @@ async def test_a_transaction_that_failed_is_left_to_the_check(
     broker: FakeBroker, fails: str
 ) -> None:
     """A half message whose answer was lost has no block; an end that was not confirmed is over."""
-    config = ProducerConfig(send_timeout_s=1.0)
-    async with aio.Producer(
-        broker.address, group="shop", check=lambda message: False, config=config
-    ) as producer:
+    async with aio.Producer(broker.address, group="shop", check=lambda message: False) as producer:
         await met(broker, "shop")
-        transaction = producer.transaction("Orders", b"4711")
+        # the route is known then: a second of silence would end the connection of the question
+        await producer.send("Orders", b"the first")
+        transaction = producer.transaction("Orders", b"4711", timeout_s=0.3)
         broker.on(SEND if fails == "entering" else END, SILENT)
         with contextlib.suppress(SendTimeout):
             async with transaction:
